@@ -4,11 +4,11 @@
 mod configuration;
 mod process;
 
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use pvc_contracts::tcp_port::free_port;
 use pvc_linux::SystemClock;
 use pvc_ports::Clock;
 use pvc_store::synthetic::Shape;
@@ -93,7 +93,7 @@ pub fn figures(kind: Kind, pvcd: &Path, scale: &Scale) -> Result<Vec<Figure>> {
 }
 
 fn standalone(pvcd: &Path, place: &Place, scale: &Scale) -> Result<Taken> {
-    let (directory, port) = (place.directory(), free_port()?);
+    let (directory, port) = (place.directory(), free_port());
     let config = directory.join("pvc.conf");
     std::fs::write(&config, configuration::standalone(directory, port, KEY))?;
     let _run = RunFolder::look();
@@ -112,7 +112,7 @@ fn cluster(pvcd: &Path, place: &Place, scale: &Scale) -> Result<Taken> {
         unreachable!("a cluster is on ZooKeeper")
     };
     let zookeeper_port = zookeeper.rsplit_once(':').context("ZooKeeper has no port")?.1.parse()?;
-    let (directory, port) = (place.directory(), free_port()?);
+    let (directory, port) = (place.directory(), free_port());
     let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
     let config = directory.join("pvc.conf");
     std::fs::write(&config, configuration::cluster(directory, &host, zookeeper_port, port, KEY))?;
@@ -132,10 +132,6 @@ fn cluster(pvcd: &Path, place: &Place, scale: &Scale) -> Result<Taken> {
 
 fn together(daemons: &[Daemon]) -> Result<Memory> {
     daemons.iter().map(Daemon::memory).sum()
-}
-
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 /// A connection to the API of a daemon, which listens a moment after it has said that it is ready.

@@ -230,8 +230,8 @@ impl Programs {
         self.run("rbd", self.args(words, args), Vec::new(), None, deadline).await
     }
 
-    /// Has `rbd` write what goes through `bytes` of a volume: the course is as far as `rbd` says,
-    /// and has it end at once when it is to stop.
+    /// Has `rbd` write what goes through `bytes` of a volume on this course, and end at once when
+    /// that is to stop.
     pub async fn write_on_course(
         &self,
         permit: &WritePermit,
@@ -240,12 +240,11 @@ impl Programs {
         bytes: u64,
         course: &Course,
     ) -> Result<(), Failure> {
-        require_of(permit, &args);
-        course.announce(bytes);
+        let programs = self.on_course(course);
         tokio::select! {
             biased;
             () = course.stopped() => Err(Failure::Stopped),
-            done = self.run_on(course, words, args, bytes, long(bytes)) => done,
+            done = programs.write_through(permit, words, args, bytes, long(bytes)) => done,
         }
     }
 
@@ -274,6 +273,8 @@ impl Programs {
         self.go_through(words, args, bytes, deadline).await
     }
 
+    /// Runs `rbd`; the course, if there is one, is as far as that says it is on its way through
+    /// `bytes`.
     async fn go_through(
         &self,
         words: &[&str],
@@ -281,29 +282,17 @@ impl Programs {
         bytes: u64,
         deadline: Duration,
     ) -> Result<(), Failure> {
+        let args = self.args(words, args);
         let Some(course) = &self.course else {
-            let done = self.run("rbd", self.args(words, args), Vec::new(), None, deadline).await;
-            return done.map(drop);
+            return self.run("rbd", args, Vec::new(), None, deadline).await.map(drop);
         };
         course.announce(bytes);
-        self.run_on(course, words, args, bytes, deadline).await
-    }
-
-    /// Runs `rbd`; the course is as far as that says it is on its way through `bytes`.
-    async fn run_on(
-        &self,
-        course: &Course,
-        words: &[&str],
-        args: Vec<String>,
-        bytes: u64,
-        deadline: Duration,
-    ) -> Result<(), Failure> {
         let on_stderr = |piece: &[u8]| {
             if let Some(percent) = percent(piece) {
                 course.reach(part(bytes, percent));
             }
         };
-        let (program, args) = ("rbd".to_owned(), self.args(words, args));
+        let program = "rbd".to_owned();
         let command = Command { program, args, env: Vec::new(), stdin: None, deadline };
         output("rbd", self.exec.run_with_stderr(command, &on_stderr).await).map(drop)
     }

@@ -32,6 +32,7 @@ use pvc_model::node::{CoordinatorState, DaemonState, DomainState};
 use crate::connection::store;
 use crate::context::{self, Pvc};
 use crate::outcome::{Exit, Failure, Outcome};
+use crate::output::harmless;
 use crate::tree;
 
 /// The variable by which a shell's function asks for candidates.
@@ -281,9 +282,8 @@ pub fn faults() -> ArgValueCandidates {
                 .read()
                 .ok()
         };
-        let candidate =
-            |fault: Fault| CompletionCandidate::new(fault.id).help(Some(fault.message.into()));
-        faults().into_iter().flatten().map(candidate).collect()
+        let candidate = |fault: Fault| described(fault.id, &fault.message);
+        faults().into_iter().flatten().filter_map(candidate).collect()
     })
 }
 
@@ -304,9 +304,7 @@ fn task_ids(choice: TaskChoice) -> Vec<CompletionCandidate> {
     let tasks = lists.into_iter().flat_map(|workers| workers.into_values().flatten());
     let unfinished = tasks.map(|task| (task.id, task.name));
     let ended = queues.ended.into_iter().flatten().map(|task| (task.id, task.name));
-    let candidate =
-        |(id, name): (String, String)| CompletionCandidate::new(id).help(Some(name.into()));
-    unfinished.chain(ended).map(candidate).collect()
+    unfinished.chain(ended).filter_map(|(id, name)| described(id, &name)).collect()
 }
 
 /// The OSDs, by number.
@@ -314,11 +312,8 @@ pub fn osds() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let osds =
             || client()?.read(GetStorageCephOsd, [], &OsdFilter::default()).ok()?.read().ok();
-        let candidate = |osd: Osd| {
-            let place = format!("{} {}", osd.node, osd.device);
-            CompletionCandidate::new(osd.id).help(Some(place.into()))
-        };
-        osds().into_iter().flatten().map(candidate).collect()
+        let candidate = |osd: Osd| described(osd.id, &format!("{} {}", osd.node, osd.device));
+        osds().into_iter().flatten().filter_map(candidate).collect()
     })
 }
 
@@ -343,7 +338,19 @@ pub fn connections() -> ArgValueCandidates {
 }
 
 fn candidates(names: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
-    names.map(CompletionCandidate::new).collect()
+    names.filter_map(candidate).collect()
+}
+
+/// A candidate for the shell. `None` for a name with control characters: there the shell would end
+/// it, and a terminal would obey them.
+fn candidate(name: String) -> Option<CompletionCandidate> {
+    (!name.contains(char::is_control)).then(|| CompletionCandidate::new(name))
+}
+
+/// The same with what is said of it, of which shells show one line.
+fn described(name: String, text: &str) -> Option<CompletionCandidate> {
+    let line = harmless(text.lines().next().unwrap_or_default(), &[]);
+    Some(candidate(name)?.help(Some(line.into())))
 }
 
 /// The cluster that the command line being typed is about.
@@ -379,5 +386,18 @@ mod tests {
         };
         assert_eq!(offered("pvc storage volume info ssd "), "web1_sda x");
         assert_eq!(offered("pvc storage volume snapshot list -o "), "db1_sda web1_sda x");
+    }
+
+    #[test]
+    fn no_control_character_of_a_server_reaches_the_shell() {
+        let hostile = ["we\nb", "we\x0bb", "\x1b[2Jweb", "we\u{9b}2Jb", "web\x7f"];
+        let names = ["web1"].into_iter().chain(hostile).chain(["wéb 2"]).map(str::to_owned);
+        let offered = candidates(names);
+        let offered: Vec<_> = offered.iter().map(|it| it.get_value().to_string_lossy()).collect();
+        assert_eq!(offered, ["web1", "wéb 2"]);
+        assert!(described("we\tb".to_owned(), "a fault").is_none());
+        let fault = described("NODE_FLUSH".to_owned(), "hv1\x1b]52;c;eA==\x07\nsecond").unwrap();
+        let text = fault.get_help().map(ToString::to_string);
+        assert_eq!(text.as_deref(), Some("hv1\u{fffd}]52;c;eA==\u{fffd}"));
     }
 }

@@ -308,10 +308,10 @@ fn a_key_that_cannot_be_sent_is_not_called_unreachable() {
 
 #[test]
 fn a_closed_port_is_unreachable_and_says_so() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = format!("127.0.0.1:{}", pvc_contracts::tcp_port::free_port());
     let error = client(format!("http://{free}/api/v1")).read_soon(GetStatus).unwrap_err();
     assert_eq!(error.kind(), Kind::Unreachable);
-    assert!(error.to_string().contains(&free.to_string()), "{error}");
+    assert!(error.to_string().contains(&free), "{error}");
     assert!(error.hint().is_some());
 }
 

@@ -8,7 +8,6 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,6 +15,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::tcp_port::free_port;
 use crate::zookeeper_server::{KEEPER, has_ended, wait_until_frozen};
 
 const START_LIMIT: Duration = Duration::from_secs(120);
@@ -64,7 +64,7 @@ impl CephCluster {
             fs::create_dir_all(dir.join(folder))?;
         }
         let mut cluster = CephCluster { dir: dir.to_owned(), running: Vec::new() };
-        let port = free_port()?;
+        let port = free_port();
         let id = uuid::Uuid::new_v4().to_string();
         fs::write(cluster.config(), cluster.configuration(&id, port))?;
         cluster.make_keys()?;
@@ -291,8 +291,4 @@ fn tool(command: &mut Command) -> io::Result<String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(io::Error::other(format!("{command:?}: {}", said.trim())))
-}
-
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

@@ -1,7 +1,7 @@
 //! Contract suites, one per port, run against every adapter.
 //!
 //! Beside the suites stand the things that their tests share: a real ZooKeeper server, a real
-//! PostgreSQL server, a real Ceph, and a proxy that cuts connections.
+//! PostgreSQL server, a real Ceph, a proxy that cuts connections, and ports that nobody else takes.
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +27,7 @@ pub mod storage;
 pub mod storage_clones;
 pub mod storage_cluster;
 pub mod storage_trash;
+pub mod tcp_port;
 pub mod tree;
 pub mod tree_agreement;
 pub mod volume_streams;

@@ -8,13 +8,15 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+use crate::tcp_port::free_port;
 
 const CLASS_PATH: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar:\
                           /usr/share/java/netty-codec.jar";
@@ -75,7 +77,7 @@ impl ZookeeperServer {
     pub fn start_with_tls(dir: &Path, certificates: &Path) -> io::Result<ZookeeperServer> {
         ZookeeperServer::start_with(
             dir,
-            Some(Secure { port: free_port()?, certificates: certificates.to_owned() }),
+            Some(Secure { port: free_port(), certificates: certificates.to_owned() }),
         )
     }
 
@@ -87,7 +89,7 @@ impl ZookeeperServer {
         }
         fs::create_dir_all(dir.join("data"))?;
         let mut server =
-            ZookeeperServer { dir: dir.to_owned(), port: free_port()?, secure, running: None };
+            ZookeeperServer { dir: dir.to_owned(), port: free_port(), secure, running: None };
         server.resume()?;
         Ok(server)
     }
@@ -272,8 +274,4 @@ impl Drop for ZookeeperServer {
     fn drop(&mut self) {
         let _ = self.kill(); // the keeper ends it in any case
     }
-}
-
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

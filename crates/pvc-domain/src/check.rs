@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pvc_model::domain::{Disk, DiskSource, DomainSummary};
+use pvc_model::link::{is_unicast, parse_mac};
 use pvc_model::storage::VolumeId;
 use pvc_model::{check_name, shown};
 use roxmltree::Node;
@@ -415,9 +416,5 @@ pub(crate) fn is_nic_model(text: &str) -> bool {
 
 /// Whether `text` is a MAC address that one interface can have (not a multicast one).
 pub(crate) fn is_mac(text: &str) -> bool {
-    let pairs: Vec<_> = text.split(':').collect();
-    let hex = |pair: &&str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
-    pairs.len() == 6
-        && pairs.iter().all(hex)
-        && u8::from_str_radix(pairs[0], 16).is_ok_and(|first| first & 1 == 0)
+    parse_mac(text).is_some_and(is_unicast)
 }

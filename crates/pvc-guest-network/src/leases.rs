@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::guest_network::dnsmasq::{LeaseNews, database, left_of_6, parse_mac};
+use pvc_model::guest_network::dnsmasq::{LeaseNews, database, left_of_6};
 use pvc_model::guest_network::guard::MOST_LEASES_OF_A_PORT;
 use pvc_model::guest_network::{GuestNetwork, Vni};
-use pvc_model::link::Mac;
+use pvc_model::link::{Mac, parse_mac};
 use pvc_model::network::{GivenLease, GivenLease6, LeaseRecord, NetworkRecord};
 use pvc_role::Context;
 use pvc_store::{Change, Changes};

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use pvc_model::link::{mac_text, parse_mac};
 use pvc_ports::{AgentAddress, MOST_AGENT_ADDRESSES};
 
 use crate::virt::AgentInterface;
@@ -9,7 +10,7 @@ use crate::virt::AgentInterface;
 /// Addresses at which the guest may be reached, of those that it says.
 pub(crate) fn addresses(said: Vec<AgentInterface>) -> Vec<AgentAddress> {
     let of_interface = |AgentInterface { mac, addresses }: AgentInterface| {
-        let mac = mac.filter(|mac| is_mac(mac)).map(|mac| mac.to_ascii_lowercase());
+        let mac = mac.as_deref().and_then(parse_mac).map(mac_text);
         mac.into_iter().flat_map(move |mac| {
             let parsed = addresses.clone().into_iter().filter_map(|text| text.parse().ok());
             let of_others = parsed.filter(is_for_others);
@@ -17,12 +18,6 @@ pub(crate) fn addresses(said: Vec<AgentInterface>) -> Vec<AgentAddress> {
         })
     };
     said.into_iter().flat_map(of_interface).take(MOST_AGENT_ADDRESSES).collect()
-}
-
-fn is_mac(text: &str) -> bool {
-    let mut parts = text.split(':');
-    let is_byte = |part: &str| part.len() == 2 && part.bytes().all(|c| c.is_ascii_hexdigit());
-    parts.clone().count() == 6 && parts.all(is_byte)
 }
 
 /// Whether others may reach something there: not of this host or this link alone, nor of many.

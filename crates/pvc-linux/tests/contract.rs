@@ -26,6 +26,7 @@ use pvc_contracts::machine::{clock_contract, exec_contract, host_contract, rando
 use pvc_contracts::network::{NetworkFixture, network_contract};
 use pvc_contracts::programs::{ProgramsFixture, programs_contract};
 use pvc_contracts::sriov::{SriovFixture, sriov_contract};
+use pvc_contracts::tcp_port::free_port;
 use pvc_linux::{
     HttpExporters, LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, LinuxPrograms, LinuxSriov,
     NftFirewall, OsRandom, SystemClock,
@@ -748,7 +749,7 @@ fn says(status: &'static str, body: &'static [u8]) -> String {
 async fn exporters_of_this_machine_keep_the_contract() {
     let good = says("200 OK", PAGE.as_bytes());
     let onward = good.clone();
-    let absent = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let absent = free_port();
     let fixture = ExportersFixture {
         exporters: Arc::new(HttpExporters::default()),
         good,
@@ -769,7 +770,7 @@ async fn exporters_of_this_machine_keep_the_contract() {
             }
         }),
         garbled: says("200 OK", b"\xff\xfe"),
-        absent: format!("http://{absent}/metrics"),
+        absent: format!("http://127.0.0.1:{absent}/metrics"),
     };
     exporters_contract(fixture).await;
 }

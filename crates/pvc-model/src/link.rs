@@ -58,6 +58,27 @@ pub struct LinkAbilities {
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
+/// Reads an Ethernet address: six octets in hexadecimal with colons between.
+pub fn parse_mac(text: &str) -> Option<Mac> {
+    let mut mac = Mac::default();
+    let mut parts = text.split(':');
+    for octet in &mut mac {
+        let part = parts.next().filter(|part| part.len() == 2)?;
+        *octet = u8::from_str_radix(part, 16).ok().filter(|_| !part.starts_with('+'))?;
+    }
+    parts.next().is_none().then_some(mac)
+}
+
+/// An Ethernet address as it is recorded: in small letters, with colons.
+pub fn mac_text(mac: Mac) -> String {
+    mac.map(|octet| format!("{octet:02x}")).join(":")
+}
+
+/// Whether an Ethernet address is of one card: a multicast one is of many.
+pub fn is_unicast(mac: Mac) -> bool {
+    mac[0] & 1 == 0
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkKind {
     /// A network card, or whatever else the kernel names no kind of.
@@ -145,5 +166,26 @@ mod tests {
         for bad in ["", ".", "..", "a/b", "a b", "a:1", "enp0s31f6u1u2u34", "x\n"] {
             assert!(!is_link_name(bad), "{bad}");
         }
+    }
+
+    #[test]
+    fn an_ethernet_address_is_read_in_letters_of_any_size_and_said_in_small_ones() {
+        let text = |text: &str| parse_mac(text).map(mac_text);
+        assert_eq!(text("52:54:00:AA:bb:0F").as_deref(), Some("52:54:00:aa:bb:0f"));
+        assert_eq!(text("00:00:00:00:00:00").as_deref(), Some("00:00:00:00:00:00"));
+        for bad in [
+            "",
+            "52:54:00:aa:bb",
+            "52:54:00:aa:bb:01:02",
+            "52:54:00:aa:bb:01:",
+            "52:54:00:aa:bb:1",
+            "52-54-00-aa-bb-01",
+            "+2:54:00:aa:bb:01",
+            "52:54:00:aa:bb:0g",
+        ] {
+            assert_eq!(text(bad), None, "{bad}");
+        }
+        assert!(parse_mac("52:54:00:00:00:01").is_some_and(is_unicast));
+        assert!(!parse_mac("53:54:00:00:00:01").is_some_and(is_unicast));
     }
 }

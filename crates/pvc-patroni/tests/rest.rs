@@ -10,6 +10,7 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use pvc_contracts::database_cluster::{DatabaseClusterFixture, database_cluster_contract};
+use pvc_contracts::tcp_port::free_port;
 use pvc_model::NodeName;
 use pvc_model::database_cluster::Member;
 use pvc_patroni::Patroni;
@@ -160,8 +161,5 @@ async fn a_patroni_that_does_not_run_has_a_hint() {
 
 /// Returns a client for a port at which nobody listens.
 fn nobody() -> Patroni {
-    let listener = std::net::TcpListener::bind((LOOPBACK, 0)).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
-    Patroni::new(LOOPBACK, port)
+    Patroni::new(LOOPBACK, free_port())
 }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::sys::signal::Signal;
+use pvc_contracts::tcp_port::free_port;
 use pvc_contracts::zookeeper_server::ZookeeperServer;
 use serde_json::Value;
 
@@ -639,9 +639,4 @@ fn nodes_of_the_ring() -> String {
 fn records(backup: &Answer) -> BTreeMap<String, String> {
     let text: String = serde_json::from_str(&backup.text).expect("a string holds the backup");
     serde_json::from_str(&text).expect("the string is JSON")
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback has ports");
-    listener.local_addr().expect("it is bound").port()
 }

@@ -2,6 +2,8 @@
 
 use super::*;
 
+use pvc_contracts::tcp_port::free_port;
+
 #[test]
 fn every_kind_of_outcome_has_its_exit_code() {
     let replies = [(400, 1), (401, 5), (404, 3), (500, 7)];
@@ -34,9 +36,8 @@ fn every_kind_of_outcome_has_its_exit_code() {
 
 #[test]
 fn a_server_that_is_not_there_is_code_four_with_a_hint() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let user = User::without_connection().with("PVC_CONNECTION", "gone");
-    user.run(&["connection", "add", "gone", "-a", "127.0.0.1", "-p", &free.port().to_string()]);
+    user.run(&["connection", "add", "gone", "-a", "127.0.0.1", "-p", &free_port().to_string()]);
     let output = user.run(&["-q", "status"]);
     assert_eq!(code(&output), 4);
     assert!(

@@ -13,9 +13,10 @@ use pvc_api_types::operations::network::{
 };
 use pvc_api_types::{CreatedNetwork, Lease, Message, Network};
 use pvc_model::guest_network::acl::NewAcl;
-use pvc_model::guest_network::lease::{NewReservation, mac_text, parse_mac};
+use pvc_model::guest_network::lease::{NewReservation, card_mac};
 use pvc_model::guest_network::request::{NetworkFields, NewNetwork, NewVni};
 use pvc_model::guest_network::unconfirmed;
+use pvc_model::link::mac_text;
 use pvc_model::network::{AclRecord, Direction, LeaseRecord, NetworkRecord};
 use pvc_model::shown;
 use pvc_ops::network::{self, ConfirmWithin, Named, RemovedNetwork};
@@ -241,7 +242,7 @@ async fn get_network_vni_lease_mac(
 ) -> Result<Answer<GetNetworkVniLeaseMac>> {
     let [vni, which] = ask.at;
     let network = known(&ask.api, &vni)?;
-    let mac = parse_mac(&which).map_or_else(|| which.clone(), mac_text);
+    let mac = card_mac(&which).map_or_else(|| which.clone(), mac_text);
     let is_client = |lease: &LeaseRecord| {
         let duid = lease.ip6.as_ref().map(|client| &client.duid);
         duid.is_some_and(|duid| duid.eq_ignore_ascii_case(&which) || lease.address == which)

@@ -9,6 +9,7 @@ use std::time::Duration;
 use pvc_api::{
     ApiSettings, Limits, MetadataPorts, ServeError, TlsFiles, serve, serve_metadata_on, serve_on,
 };
+use pvc_contracts::tcp_port::free_port;
 use pvc_store::synthetic::Shape;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -27,7 +28,8 @@ struct Server {
 
 async fn start(settings: ApiSettings) -> Server {
     let api = common::start(&Shape::with_vms(3).dump(), settings).await;
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // Nobody else listens there once it has stopped.
+    let listener = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(serve_on(vec![listener], api.state.clone(), shutdown.clone()));
@@ -485,8 +487,8 @@ async fn metadata_are_served_to_a_guest_while_this_node_has_the_services() {
     let network = format!("/networks/{vni}");
     api.write(&format!("{network}/nettype"), "managed").await;
     api.write(&format!("{network}/ip4_network"), "127.0.0.0/24").await;
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap();
+    let other = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
+    let address = other.local_addr().unwrap();
     let (trouble, mut reported) = tokio::sync::watch::channel(None);
     let ports = MetadataPorts {
         store: api.store.clone(),
@@ -504,7 +506,7 @@ async fn metadata_are_served_to_a_guest_while_this_node_has_the_services() {
     let in_use = reported.wait_for(Option::is_some).await.unwrap().clone();
     assert!(in_use.unwrap().contains("in use"));
     term.send(0).unwrap();
-    drop(free);
+    drop(other);
     assert!(TcpStream::connect(address).await.is_err(), "this node has no services");
     term.send(3).unwrap();
     let served = async || {

@@ -171,8 +171,8 @@ mod tests {
 
     #[test]
     fn an_api_on_a_floating_address_is_reached_on_the_loopback_while_it_runs_here() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let port = pvc_contracts::tcp_port::free_port();
+        let listener = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
         let at = |ip: &str| {
             let listen = format!("{{listen: {{address: {ip}, port: {port}}}");
             read(&format!("api: {listen}, authentication: {{enabled: no}}, ssl: {{enabled: no}}}}"))

@@ -32,8 +32,8 @@ mod tests {
 
     #[test]
     fn a_listener_of_ones_own_is_found_while_it_is_there() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let port = pvc_contracts::tcp_port::free_port();
+        let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         assert!(listens_on_loopback(port));
         drop(listener);
         assert!(!listens_on_loopback(port));

@@ -22,6 +22,7 @@ use pvc_contracts::hypervisor::{
     HypervisorFixture, MigrationFixture, SPARE_BYTES, SPARE_MAC, hypervisor_contract,
     migration_contract,
 };
+use pvc_contracts::tcp_port::free_port;
 use pvc_libvirt::{DomainType, LibvirtHypervisor, LibvirtOptions};
 use pvc_ports::{GuestEvent, GuestRun, Hypervisor, HypervisorError, Migration};
 use tempfile::TempDir;
@@ -78,9 +79,7 @@ impl Libvirt {
     /// give each other.
     fn pair_with(certificates: Option<&Path>, control: Option<&Path>) -> (Self, Self) {
         let (mut one, mut two) = (Self::prepare(), Self::prepare());
-        let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-        let [first, second] =
-            free.map(|listener| listener.local_addr().expect("its address").port());
+        let (first, second) = (free_port(), free_port());
         (one.port, two.port) = (Some(first), Some(second));
         let uri = |port: u16| match control {
             None => format!("qemu+tcp://{{host}}:{port}/system"),

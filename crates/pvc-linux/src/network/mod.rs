@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nix::errno::Errno;
-use pvc_model::link::{IpNet, LinkAbilities, LinkKind, Links, Mac, Route, Vxlan, is_link_name};
+use pvc_model::link::{
+    IpNet, LinkAbilities, LinkKind, Links, Mac, Route, Vxlan, is_link_name, mac_text,
+};
 use pvc_ports::{Network, NetworkError};
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, CacheInfo};
 use rtnetlink::packet_route::route::{RouteProtocol, RouteScope};
@@ -259,8 +261,7 @@ impl Network for LinuxNetwork {
     }
 
     async fn set_mac(&self, link: &str, mac: Mac) -> Result<(), NetworkError> {
-        let shown = mac.map(|octet| format!("{octet:02x}")).join(":");
-        let what = format!("give `{link}` the MAC address {shown}");
+        let what = format!("give `{link}` the MAC address {}", mac_text(mac));
         change(link, what, |link| link.address(mac.to_vec())).await
     }
 

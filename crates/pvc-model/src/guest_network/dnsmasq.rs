@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{GuestNetwork, Ip4, Ip6, Managed, Vni, is_unset};
-use crate::link::Mac;
+use crate::link::{Mac, mac_text, parse_mac};
 use crate::network::{GivenLease, GivenLease6, Ip6Client, LeaseRecord};
 
 /// Time for which an address is given.
@@ -279,32 +279,14 @@ fn hosts(reserved: &BTreeMap<Ipv4Addr, Reserved>, known: &BTreeSet<Mac>) -> Stri
     let mut others = known.clone();
     for (address, Reserved { mac, name }) in reserved {
         let name = name.as_ref().map(|name| format!(",{name}")).unwrap_or_default();
-        writeln!(text, "dhcp-host={},{address}{name}", shown_mac(mac))
+        writeln!(text, "dhcp-host={},{address}{name}", mac_text(*mac))
             .expect("a text takes everything");
         others.remove(mac);
     }
     for mac in others {
-        writeln!(text, "dhcp-host={}", shown_mac(&mac)).expect("a text takes everything");
+        writeln!(text, "dhcp-host={}", mac_text(mac)).expect("a text takes everything");
     }
     text
-}
-
-/// Reads a MAC address with colons between its parts.
-pub fn parse_mac(text: &str) -> Option<Mac> {
-    let mut mac = Mac::default();
-    let mut parts = text.split(':');
-    for byte in &mut mac {
-        let part = parts.next()?;
-        let is_plain = part.len() == 2 && part.bytes().all(|c| c.is_ascii_hexdigit());
-        *byte = u8::from_str_radix(part, 16).ok().filter(|_| is_plain)?;
-    }
-    parts.next().is_none().then_some(mac)
-}
-
-/// A MAC address as records have it: small letters, with colons.
-pub fn shown_mac(mac: &Mac) -> String {
-    let parts: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
-    parts.join(":")
 }
 
 /// The name of a host, which is one label of DNS; `None` if there is none, or it could not be one.
@@ -367,7 +349,7 @@ impl LeaseNews {
         };
         let hostname = rest.first().and_then(|name| host_name(name));
         let expiry = || environment(EXPIRES)?.parse().ok();
-        let mac = |text: &str| parse_mac(text).map(|mac| shown_mac(&mac));
+        let mac = |text: &str| parse_mac(text).map(mac_text);
         match (address.parse().ok()?, is_given) {
             // With a type of hardware in front that is not Ethernet (`06-…`): not ours.
             (IpAddr::V4(address), false) => Some(LeaseNews::Ended { mac: mac(client)?, address }),
@@ -426,7 +408,7 @@ pub fn database(
         let names = match (address, mac, &lease.ip6) {
             (IpAddr::V4(_), Some(mac), None) => {
                 let client = Some(&lease.client_id).filter(|id| is_client_id(id));
-                Some((shown_mac(&mac), client.map_or("*", String::as_str)))
+                Some((mac_text(mac), client.map_or("*", String::as_str)))
             }
             (IpAddr::V6(_), _, Some(Ip6Client { duid, iaid })) => {
                 ip6_client(duid, iaid).map(|client| (client.iaid, duid.as_str()))
@@ -455,7 +437,7 @@ pub fn database(
 /// It is made of a MAC address that no card has (DUID-LL).
 fn server_duid(vni: Vni) -> String {
     let [_, a, b, c] = vni.get().to_be_bytes();
-    format!("00:03:00:01:{}", shown_mac(&[0x02, 0x70, 0x76, a, b, c]))
+    format!("00:03:00:01:{}", mac_text([0x02, 0x70, 0x76, a, b, c]))
 }
 
 /// Leases of IPv6 that are recorded and not of the network any more: no server says when they end.

@@ -17,7 +17,7 @@ use crate::cluster::Cluster;
 use crate::domain::{DomainSummary, NicKind};
 use crate::firewall::{TableFamily, TableName};
 use crate::guest_network::{GuestNetworks, Vni};
-use crate::link::{Mac, is_link_name};
+use crate::link::{Mac, is_link_name, mac_text, parse_mac};
 use crate::network::LeaseRecord;
 
 /// The table that is the guard.
@@ -72,7 +72,7 @@ pub fn guarded_ports<'a>(
     let mut ports = BTreeMap::new();
     for nic in guests.into_iter().flat_map(|guest| &guest.nics) {
         let NicKind::Bridge(bridge) = &nic.kind else { continue };
-        let (Some(link), Some(mac)) = (&nic.target, mac_of(&nic.mac)) else { continue };
+        let (Some(link), Some(mac)) = (&nic.target, parse_mac(&nic.mac)) else { continue };
         let of_bridge = |vni| networks.iter().find(|network| network.vni == vni);
         let Some(network) = Vni::of_bridge(bridge).and_then(of_bridge) else { continue };
         let Some(managed) = network.managed().filter(|_| network.options.spoof_guard) else {
@@ -80,7 +80,7 @@ pub fn guarded_ports<'a>(
         };
         let record = cluster.networks.get(&network.vni.to_string());
         let leases = record.map_or(&[][..], |record| &record.leases);
-        let own = leases.iter().filter(|lease| mac_of(&lease.mac) == Some(mac));
+        let own = leases.iter().filter(|lease| parse_mac(&lease.mac) == Some(mac));
         let mut own: Vec<&LeaseRecord> = own.collect();
         // A reservation has no end.
         let end = |lease: &LeaseRecord| lease.expiry.as_ref().map(|end| end.parse().unwrap_or(0));
@@ -91,15 +91,6 @@ pub fn guarded_ports<'a>(
         ports.insert(link.clone(), GuardedPort { mac, addresses, ip6 });
     }
     ports
-}
-
-pub(super) fn mac_of(text: &str) -> Option<Mac> {
-    let octet = |text: &str| {
-        let is_octet = text.len() == 2 && text.bytes().all(|c| c.is_ascii_hexdigit());
-        u8::from_str_radix(text, 16).ok().filter(|_| is_octet)
-    };
-    let octets: Option<Vec<u8>> = text.split(':').map(octet).collect();
-    octets?.try_into().ok()
 }
 
 /// The address in the network `prefix` (64 bits) that is made of a MAC address (EUI-64).
@@ -143,13 +134,12 @@ chain prerouting {{
 /// RELAY-REPL) name the card of a client, and no guest is one; the kind of a message is its first
 /// octet, which a fragment may leave to the next one.
 fn chain(number: usize, port: &GuardedPort) -> String {
-    let digits = port.mac.map(|octet| format!("{octet:02x}"));
-    let mac = digits.join(":");
+    let mac = mac_text(port.mac);
     // Who asks DHCP does so for this card, in one packet: a type of hardware that is Ethernet, with
     // six octets, stands 9 octets into the datagram, and the address 36.
     let asks = format!(
         "udp dport 67 ip frag-off & 0x3fff == 0 @th,72,16 0x0106 @th,288,48 0x{}",
-        digits.concat()
+        mac.replace(':', "")
     );
     let mut text = format!(
         "\

@@ -7,7 +7,7 @@ use super::refusal::NetworkRefusal;
 use super::request::find;
 use super::{BadNetwork, GuestNetwork, is_host_of_4, is_unset};
 use crate::cluster::Cluster;
-use crate::link::Mac;
+use crate::link::{Mac, is_unicast, mac_text, parse_mac};
 use crate::network::{LeaseRecord, NetworkRecord};
 use crate::shown;
 
@@ -20,23 +20,14 @@ pub struct NewReservation {
     pub hostname: String,
 }
 
-/// The MAC address of a network card: six octets in hexadecimal, with `:` or `-` between. `None` of
-/// those that no single card has.
-pub fn parse_mac(text: &str) -> Option<Mac> {
-    let separator = if text.contains('-') { '-' } else { ':' };
-    let mut parts = text.split(separator);
-    let mut mac = Mac::default();
-    for octet in &mut mac {
-        let part = parts.next().filter(|part| part.len() == 2)?;
-        *octet = u8::from_str_radix(part, 16).ok().filter(|_| !part.starts_with('+'))?;
-    }
-    let is_of_one = mac[0] & 1 == 0 && mac != Mac::default();
-    (parts.next().is_none() && is_of_one).then_some(mac)
-}
-
-/// A MAC address as it is recorded: in small letters, with colons.
-pub fn mac_text(mac: Mac) -> String {
-    mac.map(|octet| format!("{octet:02x}")).join(":")
+/// The MAC address of a network card as operators write it, with `:` or `-` between its octets.
+/// `None` of those that no single card has.
+pub fn card_mac(text: &str) -> Option<Mac> {
+    let mac = match text.contains(':') {
+        true => parse_mac(text),
+        false => parse_mac(&text.replace('-', ":")),
+    };
+    mac.filter(|mac| is_unicast(*mac) && *mac != Mac::default())
 }
 
 /// Decides on a reservation.
@@ -49,7 +40,7 @@ pub fn reserve<'a>(
     new: &NewReservation,
 ) -> Result<(&'a NetworkRecord, LeaseRecord), NetworkRefusal> {
     let record = find(cluster, network)?;
-    let mac = parse_mac(&new.mac).map(mac_text);
+    let mac = card_mac(&new.mac).map(mac_text);
     let mac = mac.ok_or_else(|| NetworkRefusal::BadMac { mac: shown(&new.mac) })?;
     let read = GuestNetwork::read(record).ok().map(|(network, _)| network);
     let managed = read.as_ref().and_then(GuestNetwork::managed);
@@ -69,7 +60,7 @@ pub fn reserve<'a>(
     }
     let mut reserved = record.leases.iter().filter(|lease| lease.expiry.is_none());
     for lease in reserved.by_ref() {
-        if parse_mac(&lease.mac).map(mac_text).as_ref() == Some(&mac) {
+        if card_mac(&lease.mac).map(mac_text).as_ref() == Some(&mac) {
             let address = shown(&lease.address);
             return Err(NetworkRefusal::Reserved { mac, address });
         }
@@ -120,7 +111,7 @@ pub fn release<'a>(
     which: &str,
 ) -> Result<(&'a NetworkRecord, &'a LeaseRecord), NetworkRefusal> {
     let record = find(cluster, network)?;
-    let mac = parse_mac(which).map(mac_text);
+    let mac = card_mac(which).map(mac_text);
     let address: Option<IpAddr> = which.parse().ok();
     let is_meant = |lease: &&LeaseRecord| {
         (lease.mac == which && !which.is_empty())

@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Vni;
-use super::guard::mac_of;
 use crate::cluster::Cluster;
 use crate::domain::{Nic, NicKind, drawn_mac};
-use crate::link::Mac;
+use crate::link::{Mac, parse_mac};
 use crate::vm::{VmRecord, VmState};
 use crate::{Uuid, shown};
 
@@ -64,7 +63,7 @@ pub fn check_macs(
 pub fn is_plugged_in(before: &[Nic], after: &[Nic]) -> bool {
     let plugs = |nics: &[Nic]| -> BTreeSet<(String, Option<Mac>)> {
         let bridged = nics.iter().filter(|nic| matches!(nic.kind, NicKind::Bridge(_)));
-        bridged.map(|nic| (nic.vni(), mac_of(&nic.mac))).collect()
+        bridged.map(|nic| (nic.vni(), parse_mac(&nic.mac))).collect()
     };
     !plugs(after).is_subset(&plugs(before))
 }
@@ -84,8 +83,8 @@ pub fn cards(cluster: &Cluster) -> BTreeMap<Vni, BTreeSet<Mac>> {
 /// A random MAC address that no card of a VM has, in whatever network, and none of `others`.
 pub fn free_mac(cluster: &Cluster, others: &[Nic], mut draw: impl FnMut() -> [u8; 3]) -> String {
     let of_vms = cluster.vms.values().flat_map(|vm| nics(vm));
-    let taken: BTreeSet<Mac> = of_vms.chain(others).filter_map(|nic| mac_of(&nic.mac)).collect();
-    let is_free = |mac: &String| mac_of(mac).is_none_or(|mac| !taken.contains(&mac));
+    let taken: BTreeSet<Mac> = of_vms.chain(others).filter_map(|nic| parse_mac(&nic.mac)).collect();
+    let is_free = |mac: &String| parse_mac(mac).is_none_or(|mac| !taken.contains(&mac));
     let mut drawn = std::iter::repeat_with(|| drawn_mac(draw())).take(MOST_DRAWS);
     drawn.find(is_free).unwrap_or_else(|| drawn_mac(draw()))
 }
@@ -98,5 +97,5 @@ fn nics(vm: &VmRecord) -> impl Iterator<Item = &Nic> {
 /// whose address is drawn at each start.
 fn plug(nic: &Nic) -> Option<(String, Mac)> {
     let is_bridged = matches!(nic.kind, NicKind::Bridge(_));
-    mac_of(&nic.mac).filter(|_| is_bridged).map(|mac| (nic.vni(), mac))
+    parse_mac(&nic.mac).filter(|_| is_bridged).map(|mac| (nic.vni(), mac))
 }

@@ -20,6 +20,7 @@ use crate::Uuid;
 use crate::cluster::Cluster;
 use crate::domain::SshKey;
 use crate::guest_network::{GuestNetwork, GuestNetworks, Vni};
+use crate::link::{Mac, mac_text, parse_mac};
 use crate::network::LeaseRecord;
 use crate::vm::{VmRecord, VmState};
 
@@ -94,17 +95,17 @@ impl MetadataIndex {
             .keys()
             .filter_map(|vni| Some((*vni, &*cluster.networks.get(&vni.to_string())?.leases)))
             .collect();
-        let holders: BTreeMap<Vni, BTreeMap<IpAddr, String>> =
+        let holders: BTreeMap<Vni, BTreeMap<IpAddr, Mac>> =
             leases.iter().map(|(vni, leases)| (*vni, holders(leases))).collect();
         let known = KnownAddresses::of(&managed, &leases, &holders);
         let mut index = MetadataIndex::default();
         for network in managed.values() {
             let holders = holders.get(&network.vni).into_iter().flatten();
-            for (address, mac) in holders.map(|(address, mac)| (*address, mac.clone())) {
+            for (&address, &mac) in holders {
                 if !network.contains(address) {
                     continue;
                 }
-                let Some(Some(vm)) = vms.get(&(network.vni, mac.clone())) else { continue };
+                let Some(Some(vm)) = vms.get(&(network.vni, mac)) else { continue };
                 let guest = guest(vm, network, &managed, &known, mac, address);
                 match index.guests.entry(address) {
                     Entry::Vacant(free) => drop(free.insert(Some(guest))),
@@ -122,7 +123,7 @@ impl MetadataIndex {
 }
 
 /// The VM that each MAC address of a network is of; `None` if it may be of two.
-pub(super) type VmsByNic<'a> = BTreeMap<(Vni, String), Option<&'a VmRecord>>;
+pub(super) type VmsByNic<'a> = BTreeMap<(Vni, Mac), Option<&'a VmRecord>>;
 
 pub(super) fn vms_by_nic<'a>(
     cluster: &'a Cluster,
@@ -150,26 +151,19 @@ pub(super) fn vms_by_nic<'a>(
 }
 
 /// Interfaces of a VM that are plugged into networks, each by its network and MAC address.
-fn nics(vm: &VmRecord) -> impl Iterator<Item = (Vni, String)> {
+fn nics(vm: &VmRecord) -> impl Iterator<Item = (Vni, Mac)> {
     let nics = vm.domain.iter().flat_map(|domain| &domain.nics);
-    nics.filter_map(|nic| Some((Vni::parse(&nic.vni())?, mac_of(&nic.mac)?)))
-}
-
-/// A MAC address in small letters; `None` if it is none.
-fn mac_of(text: &str) -> Option<String> {
-    let is_octet = |octet: &str| octet.len() == 2 && octet.bytes().all(|c| c.is_ascii_hexdigit());
-    let is_mac = text.len() == 17 && text.split(':').all(is_octet);
-    is_mac.then(|| text.to_ascii_lowercase())
+    nics.filter_map(|nic| Some((Vni::parse(&nic.vni())?, parse_mac(&nic.mac)?)))
 }
 
 /// The holder of each address: of leases the one that ends last, because an address is given again
 /// after its lease alone. Nobody, if it is reserved for one and another has a lease of it: that one
 /// may go on for as long as its lease lasts.
-pub(super) fn holders(leases: &[LeaseRecord]) -> BTreeMap<IpAddr, String> {
-    let mut reserved: BTreeMap<IpAddr, BTreeSet<String>> = BTreeMap::new();
-    let mut leased: BTreeMap<IpAddr, (u64, String)> = BTreeMap::new();
+pub(super) fn holders(leases: &[LeaseRecord]) -> BTreeMap<IpAddr, Mac> {
+    let mut reserved: BTreeMap<IpAddr, BTreeSet<Mac>> = BTreeMap::new();
+    let mut leased: BTreeMap<IpAddr, (u64, Mac)> = BTreeMap::new();
     for lease in leases {
-        let (Ok(address), Some(mac)) = (lease.address.parse(), mac_of(&lease.mac)) else {
+        let (Ok(address), Some(mac)) = (lease.address.parse(), parse_mac(&lease.mac)) else {
             continue;
         };
         let Some(end) = &lease.expiry else {
@@ -184,7 +178,7 @@ pub(super) fn holders(leases: &[LeaseRecord]) -> BTreeMap<IpAddr, String> {
     for (address, (_, mac)) in leased {
         reserved.entry(address).or_default().insert(mac);
     }
-    let only = |mut macs: BTreeSet<String>| macs.pop_first().filter(|_| macs.is_empty());
+    let only = |mut macs: BTreeSet<Mac>| macs.pop_first().filter(|_| macs.is_empty());
     reserved.into_iter().filter_map(|(address, macs)| Some((address, only(macs)?))).collect()
 }
 
@@ -192,15 +186,15 @@ pub(super) fn holders(leases: &[LeaseRecord]) -> BTreeMap<IpAddr, String> {
 /// or else the lease that ends last. More than one would have its guest set up those that it had
 /// before.
 struct KnownAddresses {
-    ip4: BTreeMap<(Vni, String), Ipv4Addr>,
-    ip6: BTreeMap<(Vni, String), Ipv6Addr>,
+    ip4: BTreeMap<(Vni, Mac), Ipv4Addr>,
+    ip6: BTreeMap<(Vni, Mac), Ipv6Addr>,
 }
 
 impl KnownAddresses {
     fn of(
         managed: &BTreeMap<Vni, &GuestNetwork>,
         leases: &BTreeMap<Vni, &[LeaseRecord]>,
-        holders: &BTreeMap<Vni, BTreeMap<IpAddr, String>>,
+        holders: &BTreeMap<Vni, BTreeMap<IpAddr, Mac>>,
     ) -> KnownAddresses {
         let mut known = KnownAddresses { ip4: BTreeMap::new(), ip6: BTreeMap::new() };
         for (vni, leases) in leases {
@@ -218,7 +212,7 @@ impl KnownAddresses {
                 let Some(mac) = holders.get(vni).and_then(|holders| holders.get(&address)) else {
                     continue;
                 };
-                let key = (*vni, mac.clone());
+                let key = (*vni, *mac);
                 match address {
                     IpAddr::V4(address) => _ = known.ip4.insert(key, address),
                     IpAddr::V6(address) => _ = known.ip6.insert(key, address),
@@ -234,22 +228,22 @@ fn guest(
     network: &GuestNetwork,
     managed: &BTreeMap<Vni, &GuestNetwork>,
     known: &KnownAddresses,
-    mac: String,
+    mac: Mac,
     address: IpAddr,
 ) -> MetadataGuest {
     let interfaces = nics(vm).enumerate().filter_map(|(number, (vni, nic))| {
         let managed = managed.get(&vni)?.managed()?;
-        let key = (vni, nic.clone());
+        let key = (vni, nic);
         let mut ip4 = managed.ip4.as_ref().map(|ip4| (ip4.network, known.ip4.get(&key).copied()));
         if let (Some((_, own)), IpAddr::V4(asks)) = (&mut ip4, address)
-            && (vni, &nic) == (network.vni, &mac)
+            && (vni, nic) == (network.vni, mac)
         {
             *own = Some(asks);
         }
         Some(Interface {
             number,
             vni,
-            mac: nic,
+            mac: mac_text(nic),
             domain: managed.domain.clone(),
             dhcp4: managed.ip4.as_ref().is_some_and(|ip4| ip4.dhcp.is_some()),
             dhcp6: managed.ip6.as_ref().is_some_and(|ip6| ip6.dhcp),
@@ -263,7 +257,7 @@ fn guest(
         name: vm.name.clone(),
         profile: vm.profile.clone(),
         domain: network.managed().and_then(|managed| managed.domain.clone()),
-        mac,
+        mac: mac_text(mac),
         address,
         interfaces,
         ssh_keys: vm.domain.as_ref().map_or_else(|_| Vec::new(), |vm| vm.ssh_keys.clone()),

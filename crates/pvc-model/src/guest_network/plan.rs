@@ -16,7 +16,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::{GuestNetwork, GuestNetworks, Vni};
-use crate::link::{IpNet, Link, LinkAbilities, LinkKind, Links, Mac, Vxlan};
+use crate::link::{IpNet, Link, LinkAbilities, LinkKind, Links, Mac, Vxlan, mac_text};
 
 /// The UDP port of the tunnels between the nodes (RFC 7348).
 pub const VXLAN_PORT: u16 = 4789;
@@ -120,8 +120,7 @@ impl fmt::Display for LinkStep {
             LinkStep::CreateBridge { link } => write!(f, "make the bridge `{link}`"),
             LinkStep::Remove { link } => write!(f, "remove `{link}`"),
             LinkStep::SetMac { link, mac } => {
-                let mac = mac.map(|octet| format!("{octet:02x}")).join(":");
-                write!(f, "pin the MAC address {mac} to `{link}`")
+                write!(f, "pin the MAC address {} to `{link}`", mac_text(*mac))
             }
             LinkStep::SetAlias { link, alias } => write!(f, "mark `{link}` as `{alias}`"),
             LinkStep::ComputeChecksums { link } => {

@@ -9,7 +9,7 @@ use super::{
     vf_name,
 };
 use crate::cluster::Cluster;
-use crate::link::{LinkKind, Links, Mac};
+use crate::link::{LinkKind, Links, Mac, mac_text};
 use crate::node::NodeRecord;
 
 /// A card as the configuration wants it.
@@ -390,10 +390,6 @@ fn record(
         fill(text, value);
     }
     record
-}
-
-fn mac_text(mac: Mac) -> String {
-    mac.map(|octet| format!("{octet:02x}")).join(":")
 }
 
 #[cfg(test)]

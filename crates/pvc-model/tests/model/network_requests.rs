@@ -5,13 +5,13 @@ use std::sync::Arc;
 use pvc_model::cluster::{Cluster, ClusterRecord};
 use pvc_model::domain::{Nic, NicKind};
 use pvc_model::guest_network::acl::{BadRule, NewAcl, add_acl, check_rule, remove_acl};
-use pvc_model::guest_network::lease::{NewReservation, mac_text, parse_mac, release, reserve};
+use pvc_model::guest_network::lease::{NewReservation, card_mac, release, reserve};
 use pvc_model::guest_network::refusal::NetworkRefusal;
 use pvc_model::guest_network::request::{
     self, Neighbour, NetworkFields, NetworkToRecord, NewNetwork, NewVni, neighbours, users,
 };
 use pvc_model::guest_network::{GuestNetwork, Vni};
-use pvc_model::link::{Link, LinkKind, Links};
+use pvc_model::link::{Link, LinkKind, Links, mac_text};
 use pvc_model::network::{
     AclRecord, Direction, Ip6Client, LeaseRecord, NetworkOptions, NetworkRecord,
 };
@@ -573,7 +573,7 @@ fn of_a_range_that_was_wrong_only_what_depends_on_the_change_is_said() {
 
 #[test]
 fn a_mac_address_is_that_of_a_card() {
-    let text = |text: &str| parse_mac(text).map(mac_text);
+    let text = |text: &str| card_mac(text).map(mac_text);
     for same in ["52:54:00:AA:bb:01", "52-54-00-aa-BB-01"] {
         assert_eq!(text(same).as_deref(), Some("52:54:00:aa:bb:01"), "{same}");
     }

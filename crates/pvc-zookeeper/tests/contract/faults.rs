@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pvc_contracts::proxy::{Proxy, Traffic};
+use pvc_contracts::tcp_port::free_port;
 use pvc_contracts::zookeeper_server::ZookeeperServer;
 use pvc_ports::{CreateMode, MultiError, Op, SessionState, Tree, TreeError, TreeEvent, TreeWatch};
 use pvc_zookeeper::{ZookeeperOptions, ZookeeperTree};
@@ -317,8 +318,7 @@ async fn a_watch_of_which_nobody_hears_is_taken_back_from_the_server() {
 #[tokio::test]
 async fn of_several_servers_one_that_answers_is_enough() {
     let (server, _dir) = start();
-    let closed =
-        TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("its number");
+    let closed = format!("127.0.0.1:{}", free_port());
     let servers = format!("{closed}, {}, {closed}", server.address());
     let begin = Instant::now();
     let tree = connect(&servers).await;
@@ -328,13 +328,12 @@ async fn of_several_servers_one_that_answers_is_enough() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_named_in_the_error() {
-    let closed =
-        TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("its number");
+    let closed = format!("127.0.0.1:{}", free_port());
     let connect_timeout = Duration::from_millis(500);
     let options = ZookeeperOptions { connect_timeout, ..ZookeeperOptions::default() };
-    let error = ZookeeperTree::connect(&closed.to_string(), options.clone()).await.err();
+    let error = ZookeeperTree::connect(&closed, options.clone()).await.err();
     let text = error.expect("nobody is there").to_string();
-    assert!(text.contains(&closed.to_string()) && text.contains("refused"), "{text}");
+    assert!(text.contains(&closed) && text.contains("refused"), "{text}");
     let error = ZookeeperTree::connect("hv1:port", options).await.err();
     let text = error.expect("it makes no sense").to_string();
     assert!(text.contains("`hv1:port`"), "{text}");

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use pvc_contracts::tcp_port::free_port;
 use pvc_standalone_tests::{Keeper, Output, eventually, host_name, program, repository, run};
 
 /// Paths that `./run --help` says that `--purge` removes, but for the state directory.
@@ -127,12 +127,7 @@ struct Newcomer {
 impl Newcomer {
     fn arrive() -> Newcomer {
         let keeper = Keeper::start();
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|l| l.local_addr());
-        Newcomer {
-            machine: FreshMachine::new(&keeper),
-            keeper,
-            port: port.expect("there are ports").port(),
-        }
+        Newcomer { machine: FreshMachine::new(&keeper), keeper, port: free_port() }
     }
 
     fn state(&self) -> PathBuf {

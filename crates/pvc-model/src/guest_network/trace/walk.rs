@@ -15,12 +15,12 @@ use super::{
 use crate::cluster::Cluster;
 use crate::domain::{Nic, NicKind};
 use crate::fault::fault_id;
-use crate::guest_network::guard::{mac_of, made_of};
+use crate::guest_network::guard::made_of;
 use crate::guest_network::metadata::{self, VmsByNic, holders, vms_by_nic};
 use crate::guest_network::plan::VXLAN_PORT;
 use crate::guest_network::rules::{TakenRules, rules_fault, taken_rules};
 use crate::guest_network::{GuestNetwork, GuestNetworks, Vni, is_host_of_4};
-use crate::link::Mac;
+use crate::link::{Mac, mac_text, parse_mac};
 use crate::network::{Direction, LeaseRecord};
 use crate::network_core::CoreNet;
 use crate::node::{DaemonState, NodeRecord};
@@ -129,7 +129,7 @@ enum Who<'a> {
 /// Leases of a network, to be looked up: guests may have thousands of interfaces.
 #[derive(Default)]
 struct Leases<'a> {
-    holders: BTreeMap<IpAddr, String>,
+    holders: BTreeMap<IpAddr, Mac>,
     by_address: BTreeMap<IpAddr, Vec<&'a LeaseRecord>>,
     by_mac: BTreeMap<Mac, Vec<(IpAddr, &'a LeaseRecord)>>,
 }
@@ -142,7 +142,7 @@ impl<'a> Leases<'a> {
         for lease in leases {
             let Ok(address) = lease.address.parse() else { continue };
             all.by_address.entry(address).or_default().push(lease);
-            if let Some(mac) = mac_of(&lease.mac) {
+            if let Some(mac) = parse_mac(&lease.mac) {
                 all.by_mac.entry(mac).or_default().push((address, lease));
             }
         }
@@ -321,16 +321,16 @@ impl<'a> World<'a> {
         nic: &Nic,
         is_ip4: bool,
     ) -> Option<(Span, AddressBy)> {
-        let mac = mac_of(&nic.mac)?;
+        let mac = parse_mac(&nic.mac)?;
         let leases = self.leases.get(&network.vni)?;
         let own = leases.of_mac(Some(mac)).iter();
         let own: Vec<_> = own.filter(|(address, _)| address.is_ipv4() == is_ip4).collect();
         let addresses: BTreeSet<IpAddr> = own.iter().map(|(address, _)| *address).collect();
         if let (Some(address), 1) = (addresses.first(), addresses.len()) {
-            let holder = leases.holders.get(address).and_then(|holder| mac_of(holder));
+            let holder = leases.holders.get(address);
             let is_reserved = own.iter().any(|(_, lease)| lease.expiry.is_none());
             let by = if is_reserved { AddressBy::Reservation } else { AddressBy::Lease };
-            return (holder == Some(mac)).then_some((Span::one(*address), by));
+            return (holder == Some(&mac)).then_some((Span::one(*address), by));
         }
         // Without a guard it may as well have made itself another one.
         let is_made = !is_ip4 && addresses.is_empty() && network.options.spoof_guard;
@@ -359,13 +359,13 @@ impl<'a> World<'a> {
         }
         let Some(leases) = self.leases.get(&vni) else { return nobody(String::new()) };
         let own = leases.by_address.get(&address).map_or(&[][..], Vec::as_slice);
-        if let Some(mac) = leases.holders.get(&address) {
+        if let Some(&mac) = leases.holders.get(&address) {
             let is_reserved = own.iter().any(|lease| lease.expiry.is_none());
             let by = if is_reserved { AddressBy::Reservation } else { AddressBy::Lease };
-            return match self.vms.get(&(vni, mac.clone())) {
+            return match self.vms.get(&(vni, mac)) {
                 Some(Some(vm)) => self.guest_of(vm, vni, mac, address, by),
-                Some(None) => nobody(format!("several VMs have the MAC address {mac}")),
-                None => nobody(format!("DHCP has it for {mac}, which no VM has")),
+                Some(None) => nobody(format!("several VMs have the MAC address {}", mac_text(mac))),
+                None => nobody(format!("DHCP has it for {}, which no VM has", mac_text(mac))),
             };
         }
         if own.iter().any(|lease| lease.ip6.is_some() && lease.mac.is_empty()) {
@@ -374,10 +374,10 @@ impl<'a> World<'a> {
         if !own.is_empty() {
             return nobody("DHCP has it for several MAC addresses".to_owned());
         }
-        let mac = made_from(network, address).map(word_of);
-        let of_mac = mac.and_then(|mac| Some(((*self.vms.get(&(vni, mac.clone()))?)?, mac)));
+        let mac = made_from(network, address);
+        let of_mac = mac.and_then(|mac| Some(((*self.vms.get(&(vni, mac))?)?, mac)));
         match of_mac {
-            Some((vm, mac)) => self.guest_of(vm, vni, &mac, address, AddressBy::Mac),
+            Some((vm, mac)) => self.guest_of(vm, vni, mac, address, AddressBy::Mac),
             None => nobody(String::new()),
         }
     }
@@ -386,12 +386,12 @@ impl<'a> World<'a> {
         &self,
         vm: &'a VmRecord,
         vni: Vni,
-        mac: &str,
+        mac: Mac,
         address: IpAddr,
         by: AddressBy,
     ) -> Who<'a> {
-        let mac = mac_of(mac);
-        let is_it = |nic: &&Nic| self.plug(nic).vni() == Some(vni) && mac_of(&nic.mac) == mac;
+        let is_it =
+            |nic: &&Nic| self.plug(nic).vni() == Some(vni) && parse_mac(&nic.mac) == Some(mac);
         match nics(vm).find(is_it) {
             Some(nic) => {
                 Who::Guest(Guest { vm, nic, plug: self.plug(nic), span: Span::one(address), by })
@@ -528,7 +528,7 @@ fn all_of(is_ip4: bool) -> IpNet {
 /// The address that an interface makes of its MAC address in the network.
 fn made_address(network: &GuestNetwork, nic: &Nic) -> Option<IpAddr> {
     let net = network.managed()?.ip6.as_ref()?.network;
-    let mac = mac_of(&nic.mac)?;
+    let mac = parse_mac(&nic.mac)?;
     (net.prefix_len() == 64).then(|| made_of(net.network(), mac).into())
 }
 
@@ -539,11 +539,6 @@ fn made_from(network: &GuestNetwork, address: IpAddr) -> Option<Mac> {
     let [_, _, _, _, _, _, _, _, a, b, c, _, _, d, e, f] = address.octets();
     let mac = [a ^ 2, b, c, d, e, f];
     (net.prefix_len() == 64 && made_of(net.network(), mac) == address).then_some(mac)
-}
-
-/// A MAC address as [`VmsByNic`] has it.
-fn word_of(mac: Mac) -> String {
-    mac.map(|octet| format!("{octet:02x}")).join(":")
 }
 
 /// The kind of addresses that it is of, if no single machine has it everywhere.

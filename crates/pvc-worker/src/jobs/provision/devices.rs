@@ -66,26 +66,41 @@ pub(super) async fn end(
     tools: Option<&ScriptTools>,
     volume: &VolumeId,
 ) -> Result<()> {
-    if let Some(tools) = tools {
-        let unmapped = tools.devices.unmap(volume, &context.job).await;
-        unmapped.map_err(ProvisionError::from)?;
-    }
-    let store = &context.tools.store;
-    store.fresh().await.map_err(Unwritten::Store)?;
-    // Also if another worker has the job by now: what goes is the job's own.
-    let decide = |cluster: &Cluster| {
-        let changes = storage::let_go_of_mapped(cluster, volume, &context.job);
-        Ok::<_, ProvisionError>((changes, ()))
-    };
-    store.change(decide).await.map_err(Unwritten::from)
+    unmap_here(context, tools, volume).await?;
+    context.tools.store.fresh().await.map_err(Unwritten::Store)?;
+    let_go(context, volume).await
 }
 
 /// Does the same with all volumes that are held for the job.
 pub(super) async fn end_all(context: &Context) -> Result<()> {
     let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
     for volume in storage::mapped_by(&view, &context.job) {
-        end(context, context.tools.scripts.as_deref(), &volume).await?;
+        unmap_here(context, context.tools.scripts.as_deref(), &volume).await?;
+        let_go(context, &volume).await?;
         context.log(format!("volume {volume} is let go of"));
     }
     Ok(())
+}
+
+/// Unmaps a volume that the job has mapped here, if it has.
+pub(super) async fn unmap_here(
+    context: &Context,
+    tools: Option<&ScriptTools>,
+    volume: &VolumeId,
+) -> Result<()> {
+    if let Some(tools) = tools {
+        let unmapped = tools.devices.unmap(volume, &context.job).await;
+        unmapped.map_err(ProvisionError::from)?;
+    }
+    Ok(())
+}
+
+/// Lets go of a volume, if the view knows that it is held for the job. Also if another worker has
+/// that by now: what goes is the job's own.
+async fn let_go(context: &Context, volume: &VolumeId) -> Result<()> {
+    let decide = |cluster: &Cluster| {
+        let changes = storage::let_go_of_mapped(cluster, volume, &context.job);
+        Ok::<_, ProvisionError>((changes, ()))
+    };
+    context.tools.store.change(decide).await.map_err(Unwritten::from)
 }

@@ -339,10 +339,7 @@ impl ProvisionVm {
         };
         for made in made.iter().rev() {
             let Made::Volume(volume) = made else { continue };
-            if let Some(scripts) = &context.tools.scripts {
-                let unmapped = scripts.devices.unmap(&volume.name, &context.job).await;
-                unmapped.map_err(ProvisionError::from)?;
-            }
+            devices::unmap_here(context, context.tools.scripts.as_deref(), &volume.name).await?;
             match is_own {
                 true => self.remove_volume(context, volume).await?,
                 false => context.log(format!(

@@ -7,7 +7,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::job::provision::MOST_MADE;
 use pvc_model::request::StateRequest;
 use pvc_model::vm::{DEFAULT_MAX_DOWNTIME_MS, MigrationMethod, Selector};
-use pvc_model::with_causes;
+use pvc_model::{shown, with_causes};
 use pvc_ops::vm::{Define, Definition, RemoveRefusal, Removed, StateAsk, StatePlan, VolumeRemoval};
 use pvc_store::ChangeError;
 use serde_json::Value;
@@ -40,7 +40,6 @@ fn wanted(given: &Arguments<'_>) -> Done<Define> {
     }
     let (user_tags, protected_tags) = tags(given)?;
     let method = word(given, "migration_method", MigrationMethod::WORDS)?;
-    let downtime = given.value("migration_max_downtime").as_u64();
     Ok(Define {
         node: optional(given, "target_node")?,
         node_limit: texts(given, "node_limit")?,
@@ -48,9 +47,7 @@ fn wanted(given: &Arguments<'_>) -> Done<Define> {
             .map(|selector| Selector::from_record(&selector)),
         autostart: given.is_set("node_autostart"),
         migration_method: method.map(|method| MigrationMethod::from_record(&method)),
-        max_downtime_ms: downtime
-            .and_then(|ms| u32::try_from(ms).ok())
-            .unwrap_or(DEFAULT_MAX_DOWNTIME_MS),
+        max_downtime_ms: downtime_ms(given)?,
         user_tags,
         protected_tags,
         profile: optional(given, "profile")?,
@@ -133,6 +130,16 @@ fn word(given: &Arguments<'_>, name: &str, known: &[&str]) -> Done<Option<String
         }
         word => Ok(word),
     }
+}
+
+/// Milliseconds that the VM may stand still for a live migration.
+fn downtime_ms(given: &Arguments<'_>) -> Done<u32> {
+    const NAME: &str = "migration_max_downtime";
+    let Some(text) = optional(given, NAME)? else { return Ok(DEFAULT_MAX_DOWNTIME_MS) };
+    text.parse().map_err(|_| {
+        let (text, most) = (shown(&text), u32::MAX);
+        refused(format!("{NAME}: `{text}` is not a whole number from 0 to {most}"))
+    })
 }
 
 /// The texts of a list, or of one text between its commas.

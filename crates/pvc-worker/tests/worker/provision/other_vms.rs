@@ -82,6 +82,8 @@ async fn what_a_script_asks_of_other_vms_is_checked_as_requests_are() {
         (defining("initial_state", "start".into()), "`start_vm` starts it"),
         (defining("node_selector", "best".into()), "`none` or one of mem"),
         (defining("target_node", "hv9".into()), "no node `hv9`"),
+        (defining("migration_max_downtime", "soon".into()), "`soon` is not a whole number"),
+        (defining("migration_max_downtime", json!(-1)), "`-1` is not a whole number"),
         (of_vm("vm.start_vm", "absent"), "no VM `absent`"),
         (of_vm("vm.remove_vm", "web1"), "is not off"),
         (of_vm("vm.undefine_vm", "web1"), "is not off"),
@@ -89,6 +91,7 @@ async fn what_a_script_asks_of_other_vms_is_checked_as_requests_are() {
     ];
     let raised = [
         (defining("tags", json!([1])), "no list of tags"),
+        (defining("migration_max_downtime", json!([1])), "no text"),
         (defining("node_limit", json!({})), "no list of texts"),
         (call("vm.define_vm", json!({})), "no text"),
         (call("vm.start_vm", json!({})), "no text"),

@@ -211,7 +211,7 @@ impl<'a> Walk<'_, 'a> {
             return Err(End::Dropped { node: node.clone(), by: Dropper::GuardOfDhcp { vni } });
         }
         // In IPv4 it has only what DHCP gives, of which several may be recorded.
-        let mac = mac_of(&from.nic.mac);
+        let mac = parse_mac(&from.nic.mac);
         let leases = self.world.leases.get(&vni).map_or(&[][..], |leases| leases.of_mac(mac));
         let mut addresses = leases.iter().map(|(address, _)| *address);
         let made = made_address(network, from.nic);
