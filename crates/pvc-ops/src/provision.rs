@@ -166,8 +166,8 @@ pub fn check_cluster(
     wanted: &Provision,
     own: Option<&JobId>,
 ) -> Result<(), ProvisionRefusal> {
-    check_new_name(cluster, &wanted.vm.name, wanted.vm.uuid.unwrap_or(Uuid::nil()))?;
     require_name_of_nobody(cluster, &wanted.vm.name, own)?;
+    check_new_name(cluster, &wanted.vm.name, wanted.vm.uuid.unwrap_or(Uuid::nil()))?;
     recipe.check_networks(cluster)?;
     let system = &recipe.system;
     let node_limit = known_nodes(cluster, &limit(system))?;
