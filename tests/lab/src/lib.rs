@@ -32,6 +32,7 @@ use self::truth::Watch;
 pub use inside::{GUESTS, LIBVIRT};
 pub use ping::Ping;
 pub use prediction::Prediction;
+pub use truth::GATEWAY;
 
 pub const NODES: [&str; 3] = ["pvchv1", "pvchv2", "pvchv3"];
 
@@ -365,7 +366,12 @@ impl Lab {
 
     /// The nodes that have the upstream floating address on a device: what is true of I12.
     pub fn holders_of_floating_addresses(&self) -> Vec<String> {
-        truth::holders(&self.prefix(), &self.nodes(), "10.99.0.250")
+        self.holders_of("10.99.0.250")
+    }
+
+    /// The nodes that have this address on a device.
+    pub fn holders_of(&self, address: &str) -> Vec<String> {
+        truth::holders(&self.prefix(), &self.nodes(), address)
     }
 
     /// Waits until the API answers on the upstream floating address, from outside.

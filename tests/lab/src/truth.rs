@@ -10,8 +10,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The floating address of each network. I12 speaks of them all.
-const FLOATING: [&str; 3] = ["10.99.0.250", "10.99.1.250", "10.99.2.250"];
+/// Gateway of the managed network that stories make.
+pub const GATEWAY: &str = "10.20.1.1";
+
+/// Addresses that go with the primary role: the floating one of each network, and the gateway of
+/// the stories' own. I12 speaks of them all.
+const FLOATING: [&str; 4] = ["10.99.0.250", "10.99.1.250", "10.99.2.250", GATEWAY];
 
 /// Time between two looks.
 const PAUSE: Duration = Duration::from_millis(200);

@@ -1,13 +1,93 @@
 //! Servers lose their power, daemons hang, and BMCs are slow, refuse or lie.
 
-use pvc_lab_tests::Lab;
+use pvc_lab_tests::{GATEWAY, Lab, NODES};
 use pvc_standalone_tests::eventually;
 
+use crate::guest_networks::{
+    a_network_is_made, address_of, guest, has_the_network, is_known_outside, is_leased, is_named,
+    is_served_by, leased, plugged, reaches, unplugged,
+};
+
+/// A managed network whose gateway is on a primary that will die: of its guests the VM `web1`,
+/// which is called `hello` there, is on that node, and `kept`, which is no VM, on another one.
+struct Network<'a> {
+    lab: &'a Lab,
+    /// The primary that dies.
+    old: &'a str,
+    /// The node that is neither that primary nor that of `kept`. It stands for one more guest.
+    near: &'static str,
+    /// The node of `kept`.
+    far: &'static str,
+    web1: String,
+    kept: String,
+}
+
+impl<'a> Network<'a> {
+    fn with_guests(lab: &'a Lab, old: &'a str) -> Self {
+        let others: Vec<&str> = NODES.into_iter().filter(|node| *node != old).collect();
+        let [near, far] = others[..] else { panic!("{old} is not one of three nodes") };
+        a_network_is_made(lab);
+        let web1 = guest(lab, "web1", old);
+        plugged(lab, near, "10.20.1.20");
+        plugged(lab, far, "10.20.1.21");
+        let kept = leased(lab, far, "kept");
+        let network = Network { lab, old, near, far, web1, kept };
+        network.is_served(old);
+        reaches(lab, near, &network.web1);
+        network
+    }
+
+    /// Waits until the guests on living nodes have all that a network gives them, by `primary`
+    /// alone, which knows the leases of those before it.
+    fn is_served(&self, primary: &str) {
+        let Network { lab, near, far, web1, kept, .. } = self;
+        is_served_by(lab, primary);
+        reaches(lab, near, GATEWAY);
+        reaches(lab, far, GATEWAY);
+        reaches(lab, near, kept);
+        for (name, address) in [("kept", kept), ("hello", web1)] {
+            is_leased(lab, name, address);
+            is_named(lab, near, name, address);
+        }
+    }
+
+    /// Waits until one more guest has an address of its own, and a name.
+    fn takes_one_more_guest(&self) {
+        let late = leased(self.lab, self.near, "late");
+        assert!(late != self.web1 && late != self.kept, "{late} was somebody's already");
+        is_leased(self.lab, "late", &late);
+        is_named(self.lab, self.far, "late", &late);
+    }
+
+    /// Waits until the VM, which was recovered on `node`, has its address and its name there.
+    fn has_its_vm_on(&self, node: &str) {
+        let Network { lab, far, web1, .. } = self;
+        assert_eq!(address_of(lab, "web1", node), *web1, "`web1` has lost its address");
+        reaches(lab, far, web1);
+        is_named(lab, far, "hello", web1);
+        is_known_outside(lab, far, web1);
+    }
+
+    /// Waits until the node that had died is a part of the network again, and asserts that
+    /// `primary` has kept the gateway. Nobody is plugged in afterwards but VMs.
+    fn has_its_node_back(&self, primary: &str) {
+        let Network { lab, old, near, far, kept, .. } = self;
+        has_the_network(lab, old);
+        assert_eq!(lab.holders_of(GATEWAY), [primary], "the gateway was the new primary's");
+        plugged(lab, old, "10.20.1.22");
+        reaches(lab, old, kept);
+        self.is_served(primary);
+        for node in [*old, *near, *far] {
+            unplugged(lab, node);
+        }
+    }
+}
+
 #[test]
-fn a_primary_without_power_loses_its_role_first_and_its_guests_when_it_is_proven_dead() {
+fn a_primary_without_power_loses_role_and_gateways_first_and_its_guests_when_proven_dead() {
     let lab = Lab::whole();
     let old = lab.primary();
-    lab.start("web1", &old);
+    let network = Network::with_guests(&lab, &old);
     let client = lab.writer("web1");
     // Its BMC has no power either, for a while: it can be suspected, and not be proven dead.
     lab.does(&["bmc", &old, "dead"]).ok();
@@ -15,6 +95,8 @@ fn a_primary_without_power_loses_its_role_first_and_its_guests_when_it_is_proven
     lab.until_another_is_primary(&old);
     let primary = lab.primary();
     assert_eq!(lab.holders_of_floating_addresses(), [primary.as_str()]);
+    network.is_served(&primary);
+    network.takes_one_more_guest();
     lab.node_is(&old, "dead", "ready");
     assert!(lab.running_on("web1").is_empty());
 
@@ -25,9 +107,11 @@ fn a_primary_without_power_loses_its_role_first_and_its_guests_when_it_is_proven
     let fence = lab.proven_dead(&old, "its BMC said twice that the power is off");
     assert_eq!(fence["recovered"][0], format!("web1 on {to}"), "{fence}");
     lab.fault_says(&format!("NODE_FENCED_{}", old.to_uppercase()), &format!("web1 on {to}"));
+    network.has_its_vm_on(&to);
     lab.node_is(&old, "run", "flushed");
     assert!(lab.guests()[&old].is_empty());
     assert_eq!(lab.primary(), primary);
+    network.has_its_node_back(&primary);
 }
 
 #[test]

@@ -1,10 +1,9 @@
 //! Networks of VMs between real nodes: addresses, names, ways and what is forbidden, for guests
 //! that move under a primary that moves.
 
-use pvc_lab_tests::Lab;
+use pvc_lab_tests::{GATEWAY, Lab};
 use pvc_standalone_tests::{Output, eventually, exit};
-
-pub(crate) const GATEWAY: &str = "10.20.1.1";
+use serde_json::Value;
 
 pub(crate) fn a_network_is_made(lab: &Lab) {
     let words = "network add 1001 -d net1 -p managed -n net1.example -i 10.20.1.0/24 -g 10.20.1.1 \
@@ -16,9 +15,15 @@ pub(crate) fn a_network_is_made(lab: &Lab) {
 }
 
 pub(crate) fn has_the_network(lab: &Lab, node: &str) {
-    eventually(&format!("{node} has the bridge and the tunnel"), 60, || {
-        let links = lab.on(node, "ip -o link show master vmbr1001");
-        if links.stdout.contains("vxlan1001") { Ok(()) } else { Err(links.to_string()) }
+    has_bridge(lab, node, "1001");
+}
+
+/// Waits until `node` has the bridge of the network with this number, with its tunnel.
+pub(crate) fn has_bridge(lab: &Lab, node: &str, vni: &str) {
+    eventually(&format!("{node} has the bridge and the tunnel of network {vni}"), 60, || {
+        let links = lab.on(node, &format!("ip -o link show master vmbr{vni}"));
+        let has_tunnel = links.stdout.contains(&format!("vxlan{vni}"));
+        if has_tunnel { Ok(()) } else { Err(links.to_string()) }
     });
 }
 
@@ -27,6 +32,11 @@ pub(crate) fn guest(lab: &Lab, name: &str, node: &str) -> String {
     lab.define(name);
     lab.pvc(&["vm", "network", "add", name, "1001", "--no-live", "--no-restart"]).ok();
     lab.start(name, node);
+    address_of(lab, name, node)
+}
+
+/// Waits until the guest has said at its console on `node` which address it was given. Returns it.
+pub(crate) fn address_of(lab: &Lab, name: &str, node: &str) -> String {
     let log = format!("grep -ao 'eth0 has [0-9.]*' /var/log/libvirt/{name}.log | tail -n 1");
     eventually(&format!("{name} has an address"), 120, || {
         let said = lab.on(node, &log);
@@ -66,24 +76,94 @@ pub(crate) fn reaches(lab: &Lab, node: &str, address: &str) {
     });
 }
 
-/// Waits until the DNS server of the network, at the gateway, knows the guest by its name.
-fn has_a_name(lab: &Lab, address: &str) {
-    let script = "ip netns exec guest getent ahostsv4 hello.net1.example | cut -d' ' -f1 | head -1";
-    eventually("the guest has a name", 60, || {
-        let answer = lab.on("pvchv3", script);
+/// A DHCP client, in Python: asks by the card `eth0` as a new guest does. Its arguments are its own
+/// name, and the address of the server. It prints the address that it was given.
+const DHCP_CLIENT: &str = "
+import socket, sys
+name, server = sys.argv[1].encode(), socket.inet_aton(sys.argv[2])
+card = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+card.bind(('eth0', 0))
+mac = card.getsockname()[4]
+client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+client.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+client.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'eth0')
+client.bind(('', 68))
+client.settimeout(10)
+DISCOVER, OFFER, REQUEST, ACK = 1, 2, 3, 5
+def asks(kind, answer, options=b''):
+    transaction = mac[2:]
+    # With the flag that answers are to be broadcast.
+    head = bytes([1, 1, 6, 0]) + transaction + bytes([0, 0, 128, 0]) + bytes(16)
+    own = bytes([99, 130, 83, 99, 53, 1, kind, 12, len(name)]) + name
+    message = head + mac + bytes(202) + own + options + bytes([255])
+    client.sendto(message, ('255.255.255.255', 67))
+    while True:
+        reply = client.recv(2000)
+        if reply[4:8] == transaction and reply[242] == answer: return reply[16:20]
+offered = asks(DISCOVER, OFFER)
+given = asks(REQUEST, ACK, bytes([50, 4]) + offered + bytes([54, 4]) + server)
+print(socket.inet_ntoa(given))
+";
+
+/// Has the guest that `node` stands for ask DHCP under this name, and take the address that it is
+/// given. Returns the address.
+pub(crate) fn leased(lab: &Lab, node: &str, name: &str) -> String {
+    let within = ["exec", node, "--", "ip", "netns", "exec", "guest"];
+    let asks = [&within[..], &["python3", "-c", DHCP_CLIENT, name, GATEWAY]].concat();
+    let address = eventually(&format!("DHCP gives `{name}` on {node} an address"), 60, || {
+        let said = lab.does(&asks);
+        let address = said.stdout.trim().to_owned();
+        if said.code == 0 && address.starts_with("10.20.1.") { Ok(address) } else { Err(said) }
+    });
+    lab.on(node, &format!("ip -n guest address replace {address}/24 dev eth0")).ok();
+    address
+}
+
+/// Waits until the lease is recorded.
+pub(crate) fn is_leased(lab: &Lab, name: &str, address: &str) {
+    eventually(&format!("the lease of {address} to `{name}` is recorded"), 30, || {
+        let leases = lab.json(&["network", "dhcp", "list", "1001"])?;
+        let is_it = |lease: &Value| lease["hostname"] == name && lease["ip4_address"] == address;
+        let is_there = leases.as_array().is_some_and(|all| all.iter().any(is_it));
+        if is_there { Ok(()) } else { Err(leases.to_string()) }
+    });
+}
+
+/// Waits until the DNS server of the network, at the gateway, knows the guest by this name, asked
+/// by the guest that `node` stands for.
+pub(crate) fn is_named(lab: &Lab, node: &str, name: &str, address: &str) {
+    let script = format!(
+        "ip netns exec guest getent ahostsv4 {name}.net1.example | cut -d' ' -f1 | head -1"
+    );
+    eventually(&format!("`{name}` is {address} to the DNS server of its network"), 60, || {
+        let answer = lab.on(node, &script);
         if answer.stdout.trim() == address { Ok(()) } else { Err(answer.to_string()) }
     });
 }
 
 /// Waits until the guest's name is known outside of its network, at the floating address of the
-/// upstream network.
-fn is_known_outside(lab: &Lab, address: &str) {
+/// upstream network, asked by `node`.
+pub(crate) fn is_known_outside(lab: &Lab, node: &str, address: &str) {
     let script = "echo 'nameserver 10.99.0.250' >/tmp/outside
         unshare -m sh -c 'mount --bind /tmp/outside /etc/resolv.conf
             getent ahostsv4 hello.net1.example' | cut -d' ' -f1 | head -1";
     eventually("the guest's name is known outside", 120, || {
-        let answer = lab.on("pvchv3", script);
+        let answer = lab.on(node, script);
         if answer.stdout.trim() == address { Ok(()) } else { Err(answer.to_string()) }
+    });
+}
+
+/// Waits until `node` alone has the gateway and the network's server.
+pub(crate) fn is_served_by(lab: &Lab, node: &str) {
+    eventually(&format!("the gateway and its server are on {node} alone"), 60, || {
+        let serves = |node: &String| lab.on(node, "pgrep -f '[d]nsmasq.*vmbr1001'").code == 0;
+        let servers: Vec<String> = lab.nodes().into_iter().filter(serves).collect();
+        let holders = lab.holders_of(GATEWAY);
+        if holders == [node] && servers == [node] {
+            Ok(())
+        } else {
+            Err(format!("{GATEWAY} is on {holders:?}, servers run on {servers:?}"))
+        }
     });
 }
 
@@ -98,8 +178,8 @@ fn guests_reach_each_other_over_the_tunnels_while_they_and_the_primary_move() {
 
     // Its name, and its metadata.
     let primary = lab.primary();
-    has_a_name(&lab, &web1);
-    is_known_outside(&lab, &web1);
+    is_named(&lab, "pvchv3", "hello", &web1);
+    is_known_outside(&lab, "pvchv3", &web1);
     let url = "http://169.254.169.254/latest/meta-data/name";
     lab.types("pvchv1", "web1", &format!("run echo name is $(wget -qO- {url})"), "name is web1");
 
@@ -125,9 +205,9 @@ fn guests_reach_each_other_over_the_tunnels_while_they_and_the_primary_move() {
     assert!(of_guest <= 1, "{of_guest} pings between guests were lost while the primary moved");
     assert!(of_gateway <= 5, "{of_gateway} pings to the gateway were lost");
     // The new primary knows the leases of the former one.
-    has_a_name(&lab, &web1);
+    is_named(&lab, "pvchv3", "hello", &web1);
     // So it does the zones, in the database that has come along.
-    is_known_outside(&lab, &web1);
+    is_known_outside(&lab, "pvchv3", &web1);
     unplugged(&lab, "pvchv3");
 }
 
@@ -142,7 +222,7 @@ fn a_rule_stops_a_guest_and_a_server_that_dies_and_frr_that_restarts_are_no_end(
     plugged(&lab, "pvchv3", "10.20.1.20");
     reaches(&lab, "pvchv3", &web1);
     lab.on(&primary, "pkill -KILL -f 'dnsmasq.*vmbr1001'").ok();
-    has_a_name(&lab, &web1);
+    is_named(&lab, "pvchv3", "hello", &web1);
     let ping = lab.watch_from("pvchv3", &web1);
     lab.on(node, "systemctl restart frr").ok();
     eventually("FRR has its sessions again", 60, || {

@@ -22,4 +22,5 @@ mod refusals;
 mod services;
 mod storage;
 mod trust;
+mod tunnels;
 mod upgrades;

@@ -1,11 +1,11 @@
 //! A cluster on its way from PVC 1.0.3 to ours: one node still runs the legacy daemon, as its
 //! specification has it.
 
-use pvc_lab_tests::{Lab, NODES};
+use pvc_lab_tests::{GATEWAY, Lab, NODES};
 use pvc_standalone_tests::eventually;
 
 use crate::guest_networks::{
-    GATEWAY, a_network_is_made, guest, has_the_network, plugged, reaches, unplugged,
+    a_network_is_made, guest, has_the_network, plugged, reaches, unplugged,
 };
 use crate::leader::{leader, leads_again};
 
