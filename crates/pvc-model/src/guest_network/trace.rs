@@ -10,6 +10,7 @@
 //! that may or may not match is named, if the end depends on it, and so is what is taken for
 //! granted.
 
+mod index;
 mod judge;
 mod walk;
 
@@ -26,6 +27,7 @@ use crate::network::{AclRecord, Direction};
 use crate::shown;
 use crate::vm::VmRecord;
 
+pub use index::TraceIndex;
 pub use judge::Verdict;
 
 /// Protocol of a packet; of ICMP it is an echo request, and its answer.
@@ -622,17 +624,18 @@ pub enum Assumption {
     Others { by: String },
 }
 
-/// Follows a packet of a VM, and the answer to it.
+/// Follows a packet of a VM, and the answer to it. `index` [is of](TraceIndex::is_of) this cluster.
 ///
 /// # Errors
 /// [`TraceRefusal`] if the question makes no sense.
 pub fn trace(
     cluster: &Cluster,
+    index: &TraceIndex,
     around: Surroundings<'_>,
     vm: &VmRecord,
     question: Question<'_>,
 ) -> Result<Trace, TraceRefusal> {
-    walk::trace(cluster, around, vm, question)
+    walk::trace(cluster, index, around, vm, question)
 }
 
 #[cfg(test)]
