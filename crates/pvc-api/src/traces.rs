@@ -36,7 +36,7 @@ impl Traces {
         self.slots.take(caller, "traces").map_err(|error| error.retry_after(RETRY_AFTER))
     }
 
-    /// The index of these records: that of the trace before, as long as it is one of these.
+    /// The index of these records, which is that of the trace before if nothing of it has changed.
     pub fn index(&self, cluster: &Cluster) -> Arc<TraceIndex> {
         // Who comes while it is made waits for it.
         let mut known = self.index.lock().unwrap_or_else(PoisonError::into_inner);
