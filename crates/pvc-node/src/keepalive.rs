@@ -165,8 +165,8 @@ impl Reporter {
             return;
         }
         let view = shared.store.view();
-        // The tree was made anew under our feet (`cluster init --overwrite`, a restore): there is no
-        // record of this node, or one that says nothing of its daemon.
+        // The tree was made anew under our feet (`cluster init --overwrite`, a restore): there is
+        // no record of this node, or one that says nothing of its daemon.
         if view.nodes.get(shared.name()).is_none_or(|own| own.daemon_state.as_str().is_empty()) {
             return self.register_again(&view).await;
         }
