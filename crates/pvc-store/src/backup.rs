@@ -63,8 +63,8 @@ impl Store {
         self.check_dump(dump)?;
         self.see_before_restore(dump).await?;
         let Orders { keys, disabled } = self.with_raw(|raw| orders(raw, dump));
-        let maintenance = keys.get(cluster::MAINTENANCE);
-        let maintenance = maintenance
+        let maintenance = keys
+            .get(cluster::MAINTENANCE)
             .map_or(self.view().config.maintenance, |text| cluster::is_maintenance(text));
         let unfenceable = Vec::new();
         let restored = Restored { keys: keys.len(), disabled, maintenance, unfenceable };
@@ -76,8 +76,8 @@ impl Store {
     }
 
     /// Writes every key of `dump` to the letter, with what nodes said of themselves and what was
-    /// under way: a copy of a cluster to look at, or to play with. Nobody acts on it who has
-    /// anything of the one that it is a copy of.
+    /// under way: a copy of a cluster to look at, or to play with. A daemon of the cluster
+    /// itself would act on all of it.
     pub async fn load(&self, dump: &BTreeMap<String, String>) -> Result<(), RestoreError> {
         self.check_dump(dump)?;
         self.see_before_restore(dump).await?;
@@ -135,11 +135,12 @@ impl Store {
 /// Part of a dump that is restored.
 struct Orders {
     keys: BTreeMap<String, String>,
+    /// Names of the VMs that were in another state.
     disabled: Vec<String>,
 }
 
 fn orders(raw: &Raw, dump: &BTreeMap<String, String>) -> Orders {
-    let mut orders = Orders { keys: BTreeMap::new(), disabled: Vec::new() };
+    let (mut keys, mut disabled) = (BTreeMap::new(), Vec::new());
     for (path, then) in dump {
         if path == "/" || records::is_observed(path) {
             continue;
@@ -150,14 +151,17 @@ fn orders(raw: &Raw, dump: &BTreeMap<String, String>) -> Orders {
             continue;
         }
         if state == Some(VmState::Disable) {
-            let root = keys::parent(path);
-            let name = dump.get(root).filter(|name| !name.is_empty());
-            orders.disabled.push(name.map_or(root, String::as_str).to_owned());
+            disabled.push(keys::parent(path));
         }
         let value = state.map_or_else(|| then.clone(), |state| state.as_str().to_owned());
-        orders.keys.insert(path.clone(), value);
+        keys.insert(path.clone(), value);
     }
-    orders
+    keys.extend(disabled.iter().map(|root| vm::no_autostart(root)));
+    let name = |root: &str| {
+        let name = dump.get(root).filter(|name| !name.is_empty());
+        name.map_or(root, String::as_str).to_owned()
+    };
+    Orders { disabled: disabled.into_iter().map(name).collect(), keys }
 }
 
 /// The keys without which the records of `orders` are not whole, and those that every tree has.

@@ -94,6 +94,11 @@ pub(crate) fn restored_state(path: &str, text: &str) -> Option<VmState> {
     (name == "state").then(|| VmState::from_record(text).restored()).flatten()
 }
 
+/// The key, with its value, by which a node that becomes ready leaves the VM at `root` off.
+pub(crate) fn no_autostart(root: &str) -> (String, String) {
+    (format!("{root}/node_autostart"), python_bool(false).to_owned())
+}
+
 /// The VM whose record has that name.
 fn uuid(name: &str) -> Uuid {
     Uuid::try_parse(name).expect("a VM's record has its UUID for a name")

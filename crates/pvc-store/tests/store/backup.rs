@@ -172,6 +172,8 @@ async fn a_vm_comes_back_in_a_state_that_ends_without_the_task_that_it_was_of() 
     for (path, (then, _)) in paths.iter().zip(cases) {
         dump.insert(path.clone(), then.to_owned());
     }
+    let autostart = paths[0].replace("/state", "/node_autostart");
+    dump.insert(autostart.clone(), "True".to_owned());
     let name = |path: &String| dump[path.trim_end_matches("/state")].clone();
     let names: Vec<String> = paths.iter().take(4).map(name).collect();
     let tried = world.store.dry().restore(&dump).await.expect("a valid dump");
@@ -181,6 +183,7 @@ async fn a_vm_comes_back_in_a_state_that_ends_without_the_task_that_it_was_of() 
     for (path, (then, expected)) in paths.iter().zip(cases) {
         assert_eq!(raw(&world, path).await.as_deref(), Some(expected), "{then}");
     }
+    assert_eq!(raw(&world, &autostart).await.as_deref(), Some("False"), "no node starts it");
     // Whoever has brought it into that state since may be at it.
     write_raw(&world, &paths[0], b"provision").await;
     let restored = world.store.restore(&dump).await.expect("a valid dump");
