@@ -97,7 +97,7 @@ impl JobEnds<'_> {
     /// Finds what is wrong when each job has had time to end.
     pub fn wrong(&self) -> Option<String> {
         let JobEnds { view, jobs, around, hosts } = self;
-        let new_vms = NewVms { view, volumes: &around.ceph.volumes };
+        let new_vms = NewVms::of(view, around.ceph);
         let of_jobs = jobs.seen.values().find_map(|seen| jobs.wrong(view, seen));
         of_jobs
             .or_else(|| jobs.broken.clone())
