@@ -1,5 +1,5 @@
-//! Uploads to a real Ceph through the API, beside `rbd import` of the same file, and the memory that
-//! files take on their way in and out.
+//! Uploads to a real Ceph through the API, beside `rbd import` of the same file, and the memory
+//! that files take on their way in and out.
 
 use std::fs::File;
 use std::io::Write;
@@ -39,7 +39,7 @@ pub fn figures(kind: Kind, scale: &Scale) -> Result<Vec<Figure>> {
     let ceph = Ceph::start()?;
     let files = Files::make(ceph.directory.path(), scale.upload_bytes)?;
     let place = Place::make(kind, Shape::with_vms(scale.small()))?;
-    let mut figures = beside_import(&ceph, &files, &place, scale)?;
+    let mut figures = Vec::from(beside_import(&ceph, &files, &place, scale)?);
     for way in [Way::Compressed, Way::Qcow2, Way::Download] {
         figures.push(memory(way, &ceph, &files, &place, scale)?);
     }
@@ -154,7 +154,7 @@ struct Files {
 impl Files {
     /// Makes a raw disk without holes, and the other files of it.
     fn make(directory: &Path, size: u64) -> Result<Files> {
-        let file = |name| directory.join(name);
+        let file = |name: &str| directory.join(name);
         let (raw, compressed, qcow2) = (file("image"), file("image.zst"), file("image.qcow2"));
         write_image(&raw, size)?;
         run(Command::new("zstd").arg("-q").arg(&raw).arg("-o").arg(&compressed))?;

@@ -277,8 +277,8 @@ struct TooMuchBeside;
 
 type Line = std::result::Result<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
-/// The lines of a form, as its parser gets them: with nothing ready after each. It takes all that is
-/// ready, and would have the begin of the file with the line that stands before it.
+/// The lines of a form, as its parser gets them: with nothing ready after each. It takes all that
+/// is ready, and would have the begin of the file with the line that stands before it.
 struct Lines {
     wire: Arc<Mutex<Wire>>,
     has_given: bool,

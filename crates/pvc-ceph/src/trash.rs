@@ -285,8 +285,8 @@ impl RbdStorage {
     }
 }
 
-/// Refuses a protected snapshot that is not the storage's own: what clones stood on is released when
-/// the volume goes.
+/// Refuses a protected snapshot that is not the storage's own: what clones stood on is released
+/// when the volume goes.
 fn require_all_unprotected(volume: &VolumeId, snapshots: &[Snapshot]) -> Result<(), StorageError> {
     let is_base = |snapshot: &Snapshot| SnapshotName::new(&snapshot.name).is_base();
     let mut others = snapshots.iter().filter(|snapshot| !is_base(snapshot));
