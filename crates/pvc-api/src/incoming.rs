@@ -24,6 +24,9 @@ const TURNED_AWAY: Duration = Duration::from_secs(60);
 /// The most bytes of a form beside its file: what comes before a part is kept until it begins.
 const MOST_BESIDE: u64 = 64 << 10;
 
+/// The same in lines, or what has come of one: the parser looks through all that it has after each.
+const MOST_LINES: u32 = 1024;
+
 /// The name of the part with the file.
 const PART: &str = "file";
 
@@ -154,13 +157,16 @@ impl Form {
     fn new(body: Body, boundary: String) -> Self {
         let end = Finder::new(&format!("\r\n--{boundary}")).into_owned();
         let (stream, rest) = (Some(body.into_data_stream()), Bytes::new());
-        let wire = Arc::new(Mutex::new(Wire { stream, rest, left: MOST_BESIDE }));
+        let wire = Arc::new(Mutex::new(Wire { stream, rest, left: MOST_BESIDE, lines: MOST_LINES }));
         let lines = Lines { wire: wire.clone(), has_given: false };
         Form { parts: Multipart::new(lines, boundary), wire, end, is_over: false }
     }
 
     async fn next_part(&mut self) -> Result<Option<Field<'static>>> {
-        lock(&self.wire).left = MOST_BESIDE;
+        {
+            let mut wire = lock(&self.wire);
+            (wire.left, wire.lines) = (MOST_BESIDE, MOST_LINES);
+        }
         self.parts.next_field().await.map_err(bad_form)
     }
 
@@ -183,6 +189,8 @@ struct Wire {
     rest: Bytes,
     /// Number of bytes that may yet come before a part begins.
     left: u64,
+    /// Number of lines that may.
+    lines: u32,
 }
 
 fn lock(wire: &Mutex<Wire>) -> MutexGuard<'_, Wire> {
@@ -204,10 +212,10 @@ impl Wire {
 
     /// The next line, or what has come of it.
     fn poll_line(&mut self, context: &mut Context<'_>) -> Poll<Option<Line>> {
+        if self.lines == 0 || self.rest.is_empty() && self.left == 0 {
+            return Poll::Ready(Some(Err(TooMuchBeside.into())));
+        }
         if self.rest.is_empty() {
-            if self.left == 0 {
-                return Poll::Ready(Some(Err(TooMuchBeside.into())));
-            }
             self.rest = match ready!(self.poll_more(context)) {
                 Some(Ok(more)) => more,
                 Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
@@ -215,6 +223,7 @@ impl Wire {
             };
             self.left = self.left.saturating_sub(self.rest.len() as u64);
         }
+        self.lines -= 1;
         let length = memchr::memchr(b'\n', &self.rest).map_or(self.rest.len(), |at| at + 1);
         Poll::Ready(Some(Ok(self.rest.split_to(length))))
     }
@@ -272,7 +281,7 @@ fn joined(first: Bytes, second: Bytes) -> Bytes {
 
 /// Refusal of a form that is something else than a file for too long.
 #[derive(Debug, thiserror::Error)]
-#[error("more than {} KiB come before a part begins", MOST_BESIDE >> 10)]
+#[error("more than {} KiB or {MOST_LINES} lines come before a part begins", MOST_BESIDE >> 10)]
 struct TooMuchBeside;
 
 type Line = std::result::Result<Bytes, Box<dyn std::error::Error + Send + Sync>>;
@@ -405,6 +414,16 @@ mod tests {
         Body::from_stream(begin.chain(filling))
     }
 
+    const TOO_MUCH: &str = "the multipart body cannot be read: more than 64 KiB or 1024 lines \
+                            come before a part begins";
+
+    #[tokio::test]
+    async fn a_form_of_line_breaks_is_refused_before_they_take_long() {
+        let lines: &'static str = "\n".repeat(32 << 10).leak();
+        let error = read(FORM, vec![Ok(lines), Ok(HEAD), Ok("disk\r\n--b--\r\n")]).await;
+        assert_eq!(error.expect_err("it has too many lines").body.message, TOO_MUCH);
+    }
+
     #[tokio::test]
     async fn a_form_that_never_comes_to_its_file_is_refused_before_it_fills_the_memory() {
         let clock = TokioClock::new();
@@ -415,9 +434,7 @@ mod tests {
             let opened = Incoming::open(&headers, endless(begin, &taken), &clock).await;
             let error = opened.err().expect("there is no file");
             assert_eq!(error.status, StatusCode::BAD_REQUEST);
-            let said =
-                "the multipart body cannot be read: more than 64 KiB come before a part begins";
-            assert_eq!(error.body.message, said, "{begin}");
+            assert_eq!(error.body.message, TOO_MUCH, "{begin}");
             assert!(taken.load(Ordering::Relaxed) <= 2, "{taken:?} pieces");
         }
         // Also behind the file, where another part would be refused.
