@@ -294,9 +294,10 @@ impl<'a> Walk<'_, 'a> {
             self.step(Step::Bridge { node: there.clone(), link: vni.bridge() });
         }
         self.note_address(guest, vni);
-        let mac = guest.nic.mac.to_ascii_lowercase();
-        if self.world.vms.get(&(vni, mac.clone())) == Some(&None) {
-            self.unknown(Unknown::OnlyMac { vm: shown(&guest.vm.name), mac });
+        if let Some(mac) = parse_mac(&guest.nic.mac)
+            && self.world.vms.get(&(vni, mac)) == Some(&None)
+        {
+            self.unknown(Unknown::OnlyMac { vm: shown(&guest.vm.name), mac: mac_text(mac) });
         }
         Ok(End::Vm { vm: shown(&guest.vm.name), node: there })
     }
