@@ -294,10 +294,10 @@ impl<'a> Walk<'_, 'a> {
             self.step(Step::Bridge { node: there.clone(), link: vni.bridge() });
         }
         self.note_address(guest, vni);
-        let mac = parse_mac(&guest.nic.mac);
-        if let Some(mac) = mac.filter(|mac| matches!(self.world.vm_of(vni, *mac), Some(None))) {
-            let (vm, mac) = (shown(&guest.vm.name), mac_text(mac));
-            self.unknown(Unknown::OnlyMac { vm, mac });
+        if let Some(mac) = parse_mac(&guest.nic.mac)
+            && matches!(self.world.vm_of(vni, mac), Some(None))
+        {
+            self.unknown(Unknown::OnlyMac { vm: shown(&guest.vm.name), mac: mac_text(mac) });
         }
         Ok(End::Vm { vm: shown(&guest.vm.name), node: there })
     }
