@@ -93,7 +93,7 @@ fn is_of_agent(error: &AskError) -> bool {
     !matches!(error, DeadlineError::Failed(NoGuest { .. } | Unreachable { .. }))
 }
 
-/// A guest, and which since the VM's first.
+/// A guest: its VM, and which instance of it.
 type Guest = (Uuid, i32);
 
 /// Guests whose agents have not answered.

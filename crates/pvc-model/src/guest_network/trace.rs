@@ -1,7 +1,8 @@
 //! The way of one packet from a VM: what it meets, and where it ends; and of the answer to it.
 //!
 //! ```text
-//!  records, and what the API's node knows ─┐
+//!  records ─ TraceIndex::of ─▶ TraceIndex ─┐
+//!  records, and what the API's node knows ─┤
 //!                                          ├─ trace ─▶ Trace { there, back }
 //!  VM, target, protocol, port ─────────────┘            steps, end, what it depends on
 //! ```
