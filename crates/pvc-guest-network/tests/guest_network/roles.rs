@@ -17,9 +17,10 @@ use pvc_model::guest_network::plan::Underlay;
 use pvc_model::guest_network::unconfirmed::{UnconfirmedChange, Undo};
 use pvc_model::link::LinkAbilities;
 use pvc_model::network::{GivenLease, GivenLease6, Ip6Client, NetworkOptions, NetworkRecord};
+use pvc_model::vm::VmState;
 use pvc_ports::{Network, Ports};
 use pvc_role::Context;
-use pvc_store::{Change, Changes};
+use pvc_store::{Change, Changes, NewVm};
 use pvc_testkit::{
     MemoryNetwork, NetworkChange, ProgramCall, ScriptedPrograms, SeededRandom, TokioClock,
     eventually, ports,
@@ -576,6 +577,56 @@ async fn in_a_guarded_network_a_lease_of_ipv6_is_its_cards_until_its_time_is_ove
         let holders: Vec<String> = world.leases().into_iter().map(|(mac, _)| mac).collect();
         assert_eq!(holders, expected, "{shown}");
     }
+}
+
+/// A guest of a guarded network whose lease goes is shut off until it renews, in up to a day.
+#[tokio::test(start_paused = true)]
+async fn in_a_guarded_network_a_lease_of_ipv4_is_its_cards_until_its_time_is_over() {
+    let world = world().await;
+    world.change(Change::PutNetwork(Box::new(record()))).await;
+    let vm = NewVm { state: VmState::Start, ..vm_with_card() };
+    world.change(Change::DefineVm(Box::new(vm))).await;
+    let set_guard = async |spoof_guard| {
+        let options = NetworkOptions { spoof_guard, ..NetworkOptions::default() };
+        world.change(Change::PutNetworkOptions { vni: "1001".to_owned(), options }).await;
+    };
+    let (address, another) = ("10.20.1.100", "52:54:00:00:00:02");
+    let of = |mac: &str, until: u64| {
+        LeaseNews::Given(GivenLease {
+            mac: mac.to_owned(),
+            address: address.parse().unwrap(),
+            hostname: None,
+            expiry: Some(until),
+            client_id: None,
+        })
+    };
+    let ended =
+        |mac: &str| LeaseNews::Ended { mac: mac.to_owned(), address: address.parse().unwrap() };
+    let (asked, taken) = (of(CARD, 4_000_000_000), of(another, 4_000_000_000));
+    for (is_guarded, news, expected) in [
+        (true, vec![asked.clone(), ended(CARD)], vec![CARD]),
+        (true, vec![taken.clone()], vec![CARD]),
+        (true, vec![of(CARD, 5), ended(CARD)], vec![]),
+        (true, vec![taken.clone(), ended(another)], vec![]),
+        (true, vec![of(CARD, 5), taken.clone()], vec![another]),
+        (false, vec![asked.clone()], vec![CARD]),
+        (false, vec![ended(CARD)], vec![]),
+        (true, vec![asked.clone()], vec![CARD]),
+    ] {
+        set_guard(is_guarded).await;
+        let shown = format!("{is_guarded} {news:?}");
+        for news in news {
+            recorded_of(&world, &[news]).await;
+        }
+        let holders: Vec<String> = world.leases().into_iter().map(|(mac, _)| mac).collect();
+        assert_eq!(holders, expected, "{shown}");
+    }
+    // Many guests give their leases back when they shut down.
+    let vm = NewVm { state: VmState::Stop, ..vm_with_card() };
+    world.change(Change::RemoveVm(vm.uuid)).await;
+    world.change(Change::DefineVm(Box::new(vm))).await;
+    recorded_of(&world, &[ended(CARD)]).await;
+    assert_eq!(world.leases(), []);
 }
 
 /// Has the role hear all of it at once, and end in the same moment.
