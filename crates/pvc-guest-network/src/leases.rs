@@ -9,6 +9,8 @@ use std::time::Duration;
 use pvc_model::cluster::Cluster;
 use pvc_model::guest_network::dnsmasq::{LeaseNews, database, left_of_6};
 use pvc_model::guest_network::guard::MOST_LEASES_OF_A_PORT;
+use pvc_model::guest_network::mac::cards_by_name;
+use pvc_model::guest_network::names::Names;
 use pvc_model::guest_network::{GuestNetwork, Vni};
 use pvc_model::link::{Mac, parse_mac};
 use pvc_model::network::{GivenLease, GivenLease6, LeaseRecord, NetworkRecord};
@@ -331,7 +333,8 @@ fn leases(context: &Context, record: &NetworkRecord, network: &GuestNetwork) -> 
     let now = context.ports.clock.wall().as_secs();
     let nics = view.vms.values().flat_map(|vm| &vm.domain).flat_map(|vm| &vm.nics);
     let cards: BTreeSet<Mac> = nics.filter_map(|nic| parse_mac(&nic.mac)).collect();
-    database(network, &record.leases, now, |mac| cards.contains(mac))
+    let names = Names::of(cards_by_name(&view).get(&network.vni), network, &record.leases);
+    database(network, &names.allowed(&record.leases), now, |mac| cards.contains(mac))
 }
 
 #[cfg(test)]

@@ -384,6 +384,34 @@ async fn changes_of_other_records_are_no_reason_to_ask_the_kernel() {
     servers.end(&world).await;
 }
 
+/// Each start of a server asks for all its leases, and VMs may come all the time.
+#[tokio::test(start_paused = true)]
+async fn the_name_of_a_vm_that_is_new_is_its_cards_within_ten_minutes() {
+    let world = world().await;
+    world.change(Change::PutNetwork(Box::new(record()))).await;
+    world.network.create_bridge("vmbr1001").await.unwrap();
+    world.has_address("10.20.1.1/24", true).await;
+    let servers = Servers::of(&world);
+    eventually("the server runs", SOON, || world.servers().len() == 1).await;
+    let starts = || {
+        let calls = world.programs.calls();
+        calls.iter().filter(|call| matches!(call, ProgramCall::Started(_))).count()
+    };
+    world.change(Change::DefineVm(Box::new(vm_with_card()))).await;
+    world.context.sleep(SOON).await;
+    assert_eq!(starts(), 1, "others may come");
+    let minutes = Duration::from_secs(660);
+    eventually("a server knows the name", minutes, || starts() == 2).await;
+    let conf = Path::new("/run/pvc/dnsmasq/1001.conf");
+    let text = world.context.ports.files.read(conf, 1 << 20).await.unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("\ndhcp-name-match=set:name1,web1\n"), "{text}");
+    world.change(Change::RemoveVm(vm_with_card().uuid)).await;
+    world.context.sleep(minutes).await;
+    assert_eq!(starts(), 2, "one that goes is no reason");
+    servers.end(&world).await;
+}
+
 /// VMs come and go, and each start of a server asks for all its leases.
 #[tokio::test(start_paused = true)]
 async fn a_card_that_is_new_starts_a_server_anew_only_where_it_may_find_no_address() {
@@ -416,7 +444,13 @@ async fn a_card_that_is_new_starts_a_server_anew_only_where_it_may_find_no_addre
         world.change(Change::PutLease { vni: "1001".to_owned(), lease }).await;
     }
     eventually("a server runs that knows the card", SOON, || starts() == 2).await;
-    assert_eq!(hosts().await, format!("dhcp-host={CARD}\n"));
+    assert_eq!(
+        hosts().await,
+        format!(
+            "dhcp-host={CARD}\ndhcp-name-match=set:name1,web1\ndhcp-name-match=set:name1,web1.*\n\
+             dhcp-mac=set:own1,{CARD}\ndhcp-ignore-names=tag:name1,tag:!own1\n"
+        )
+    );
     world.context.sleep(SOON).await;
     assert_eq!(starts(), 2, "nothing is new");
     servers.end(&world).await;
