@@ -142,6 +142,18 @@ pub fn check_not_held(
     }
 }
 
+/// Refuses if the volume is held for anything but the script of `job` alone.
+pub fn check_held_by_none_but(
+    cluster: &Cluster,
+    volume: &VolumeId,
+    job: &JobId,
+) -> Result<(), Held> {
+    match cluster.holds.get(volume).map(|hold| &hold.purpose) {
+        Some(Purpose::Mapped(jobs)) if jobs.iter().all(|other| other == job) => Ok(()),
+        _ => check_not_held(cluster, volume, None),
+    }
+}
+
 /// Refuses if a volume that the VM names is held.
 pub fn check_none_held(cluster: &Cluster, vm: &VmRecord) -> Result<(), Held> {
     if cluster.holds.is_empty() {
@@ -223,7 +235,14 @@ mod tests {
         let hold = VolumeHold { volume: volume.clone(), purpose, by: "00000002".to_owned() };
         assert_eq!(hold.lost_snapshot(|_| false), None);
         let mut cluster = Cluster::default();
-        cluster.holds.insert(volume.clone(), Arc::new(hold));
-        assert_eq!(check_not_held(&cluster, &volume, None), Err(held));
+        let [first, second] = [1, 2].map(JobId::from_bits);
+        cluster.holds.insert(volume.clone(), Arc::new(hold.clone()));
+        assert_eq!(check_not_held(&cluster, &volume, None), Err(held.clone()));
+        assert_eq!(check_held_by_none_but(&cluster, &volume, &first), Err(held));
+        let alone = VolumeHold { purpose: Purpose::Mapped([first.clone()].into()), ..hold };
+        cluster.holds.insert(volume.clone(), Arc::new(alone));
+        assert_eq!(check_held_by_none_but(&cluster, &volume, &first), Ok(()));
+        assert!(check_held_by_none_but(&cluster, &volume, &second).is_err());
+        assert!(check_not_held(&cluster, &volume, None).is_err());
     }
 }

@@ -16,11 +16,11 @@ use super::{StorageRefusal, require_pool};
 
 /// The changes with which the script of `job`, which makes VM `own`, may have the volume as a
 /// device: nobody starts a VM with it, or does anything else to it, before the job
-/// [lets go](let_go_of_mapped). A volume that nobody but a VM in the making names needs no hold: it
-/// is its job that starts that VM.
+/// [lets go](let_go_of_mapped), which the job does before it starts the VM that it has made.
 ///
 /// # Errors
-/// If it is held, but for other scripts, or a guest of another VM may have it.
+/// If it is held, but for other scripts, or a guest may have it: of another VM that is not off, or
+/// of VM `own` if somebody has given that another state.
 pub fn hold_mapped(
     cluster: &Cluster,
     volume: &VolumeId,
@@ -28,8 +28,9 @@ pub fn hold_mapped(
     own: Uuid,
 ) -> Result<Changes, StorageRefusal> {
     require_pool(cluster, &volume.pool)?;
-    let others: Vec<&VmRecord> = users(cluster, volume).filter(|user| user.uuid != own).collect();
-    if let Some(vm) = others.iter().find(|vm| !is_at_rest(cluster, vm)) {
+    let is_made = |vm: &VmRecord| vm.uuid == own && vm.state == VmState::Provision;
+    let users: Vec<&VmRecord> = users(cluster, volume).collect();
+    if let Some(vm) = users.iter().find(|vm| !is_made(vm) && !is_at_rest(cluster, vm)) {
         return Err(StorageRefusal::Running { vm: vm.name.clone(), volume: volume.clone() });
     }
     let mut jobs = jobs_with(cluster, volume).cloned().unwrap_or_default();
@@ -37,14 +38,14 @@ pub fn hold_mapped(
         check_not_held(cluster, volume, None)?;
     }
     let mut changes = Changes::new();
-    if jobs.contains(job) || others.is_empty() && is_in_the_making(cluster, volume, own) {
+    if jobs.contains(job) {
         return Ok(changes);
     }
     check_keeps_its_name(cluster, volume)?;
     // Of a start, a definition or a renaming at the same time and this, the later one decides
     // again.
     changes.expect(Expect::VmNames);
-    for vm in others {
+    for vm in users {
         changes.expect(Expect::VmState(vm.uuid));
     }
     jobs.insert(job.clone());
@@ -86,10 +87,4 @@ fn jobs_with<'a>(cluster: &'a Cluster, volume: &VolumeId) -> Option<&'a BTreeSet
         Purpose::Mapped(jobs) => Some(jobs),
         _ => None,
     }
-}
-
-/// Whether VM `own` names the volume, and has no guest because its job makes it.
-fn is_in_the_making(cluster: &Cluster, volume: &VolumeId, own: Uuid) -> bool {
-    let vm = cluster.vms.get(&own).filter(|vm| vm.state == VmState::Provision);
-    vm.is_some_and(|vm| vm.named_volumes().any(|named| named == volume))
 }

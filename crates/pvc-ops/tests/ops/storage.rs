@@ -290,6 +290,33 @@ async fn a_vm_is_not_started_while_a_script_has_its_volume() {
     assert!(store.view().holds.is_empty());
 }
 
+#[tokio::test]
+async fn the_volume_of_the_vm_that_a_script_makes_is_held_for_all_but_its_task() {
+    let world = world().await;
+    world.define("web1", UUID).await;
+    let (store, disk) = (&world.store, id("vms/web1_sda"));
+    let [job, other] = [1, 2].map(JobId::from_bits);
+    let map = async || {
+        let decide = |cluster: &Cluster| {
+            storage::hold_mapped(cluster, &disk, &job, UUID).map(|changes| (changes, ()))
+        };
+        store.change(decide).await
+    };
+    // Somebody has started it by force.
+    world.state(VmState::Start).await;
+    let refusal = refused(map().await);
+    assert_eq!(refusal.to_string(), "VM `web1` uses volume `vms/web1_sda` and is not off");
+    world.state(VmState::Provision).await;
+    map().await.unwrap();
+    let is_free = |job: &JobId| storage::require_no_other_user(&store.view(), &disk, UUID, job);
+    assert!(is_free(&job).is_ok() && is_free(&other).is_err());
+    // Somebody has stopped it by force.
+    world.state(VmState::Stop).await;
+    let start = StateAsk::new(StateRequest::Start, false);
+    let refusal = refused(vm::set_state(store, "web1", start).await);
+    assert!(matches!(refusal, StateRefusal::VolumeHeld { .. }), "{refusal}");
+}
+
 /// The volume is held when it was looked whether it is, and what is made of it may be of half a
 /// rollback.
 #[tokio::test]

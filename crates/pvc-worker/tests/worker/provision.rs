@@ -561,6 +561,55 @@ async fn a_vm_whose_volume_a_script_has_mapped_is_not_started_until_it_is_unmapp
     world.start_web1().await.expect("nobody has its volume");
 }
 
+/// They were the only mapped ones that nothing was held of, and anybody could start their VM.
+#[tokio::test(start_paused = true)]
+async fn a_vm_in_the_making_is_not_started_under_its_script_nor_are_its_volumes_touched() {
+    use pvc_model::request::StateRequest;
+
+    let world = World::hanging().await;
+    world.healthy_worker("hv1").await;
+    world.until_mapped().await;
+    assert_eq!(world.held().await, VOLUMES.map(id));
+    let ask = async |request, force| {
+        let ask = pvc_ops::vm::StateAsk::new(request, force);
+        let asked = pvc_ops::vm::set_state(&world.store, "new", ask).await;
+        asked.map(drop).map_err(|why| why.to_string())
+    };
+    let why = "VM `new` cannot be started: it is being made by task `00000001`";
+    assert_eq!(ask(StateRequest::Start, false).await, Err(why.to_owned()));
+    // Its volumes are held all the same.
+    ask(StateRequest::Stop, true).await.expect("it is forced");
+    let is_held = |why: String| why.contains("is being worked on by the script of task `00000001`");
+    assert!(ask(StateRequest::Start, true).await.is_err_and(is_held));
+    let (store, disk) = (&world.store, id(VOLUMES[0]));
+    let storage = world.storage.as_ref();
+    let removed = pvc_ops::storage::remove_volume(store, storage, &disk, Duration::ZERO, true);
+    assert!(removed.await.is_err_and(|why| is_held(why.to_string())));
+    world.cancel().await;
+    let end = world.end().await;
+    assert_eq!((end.state, world.held().await), (JobState::Cancelled, vec![]));
+    ask(StateRequest::Start, false).await.expect("nobody has its volumes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_script_has_mapped_of_its_own_vm_it_may_resize_and_not_rename() {
+    let world = World::new(Case::Provision).await;
+    let disk = || json!({"pool": "vms", "name": "new_sda"});
+    let sized = json!({"pool": "vms", "name": "new_sda", "size": "512M", "force_flag": true});
+    let renamed = json!({"pool": "vms", "name": "new_sda", "new_name": "x"});
+    let calls = vec![
+        call("ceph.map_volume", disk()),
+        call("ceph.resize_volume", sized),
+        call("ceph.rename_volume", renamed),
+        call("ceph.unmap_volume", disk()),
+    ];
+    let answers = world.answers_in("install", ScriptPhase::Install, calls).await;
+    let is_done = |answer: &Result<Value, String>| answer.as_ref().is_ok_and(|it| it[0] == true);
+    let done: Vec<bool> = answers.iter().map(is_done).collect();
+    assert_eq!(done, [true, true, false, true], "{answers:?}");
+    assert!(world.storage.volume(&id("vms/new_sda")).await.is_ok());
+}
+
 /// Somebody may be a guest that got it while it ran, or works on it by hand.
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_somebody_has_open_is_not_mapped() {

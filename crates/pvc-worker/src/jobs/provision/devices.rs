@@ -1,8 +1,8 @@
 //! Volumes that a script has as devices, which nobody else uses meanwhile.
 //!
-//! One that others may use is held, from before it is mapped until after it is unmapped: by the
-//! script, at the end of its process, or, if the worker dies, by whoever takes the job back. Until
-//! then no process writes it any more: the kernel ends a script with its worker.
+//! Each is held, from before it is mapped until after it is unmapped: by the script, at the end of
+//! its process, or, if the worker dies, by whoever takes the job back. Until then no process writes
+//! it any more: the kernel ends a script with its worker.
 
 use pvc_model::cluster::Cluster;
 use pvc_model::storage::VolumeId;

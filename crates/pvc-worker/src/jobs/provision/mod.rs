@@ -415,7 +415,8 @@ impl ProvisionVm {
         };
         if there.is_some() && there == volume.identity {
             let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
-            if let Err(why) = require_no_other_user(&view, &volume.name, self.uuid()) {
+            let (own, job) = (self.uuid(), &context.job);
+            if let Err(why) = require_no_other_user(&view, &volume.name, own, job) {
                 context.log(format!("volume {} stays: {why}", volume.name));
                 return Ok(());
             }
