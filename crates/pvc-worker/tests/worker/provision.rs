@@ -698,6 +698,8 @@ async fn a_device_that_cannot_be_unmapped_keeps_none_of_the_others() {
     world.until_mapped().await;
     world.cancel().await;
     world.until(async || world.devices.mapped() == [id(VOLUMES[0])]).await;
+    world.until(async || world.held().await == [id(VOLUMES[0])]).await;
+    assert!(!world.progress().state.is_over(), "{:?}", world.progress());
 }
 
 #[tokio::test(start_paused = true)]
