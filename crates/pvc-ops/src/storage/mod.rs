@@ -21,7 +21,7 @@ pub use contents::{
     BegunContents, FillTarget, NewContents, Settled, begin_fill, check_fill, download, fill_volume,
     settle,
 };
-pub use mapped::{hold_mapped, let_go_of_mapped, mapped_by};
+pub use mapped::{StillMapped, hold_mapped, let_go_of_mapped, mapped_by, mapped_on};
 pub use pool::{RemovedPool, create_pool, remove_pool, set_placement_groups};
 pub use record::{record_volume, record_whole, scan, snapshot_differences};
 pub use snapshot::{create_snapshot, remove_snapshot, rename_snapshot, roll_back};

@@ -539,7 +539,7 @@ async fn a_vm_whose_volume_a_script_has_mapped_is_not_started_until_it_is_unmapp
     world.healthy_worker("hv1").await;
     world.until(async || world.devices.mapped() == [id("vms/web1_sda")]).await;
     let why = "VM `web1` cannot be started: volume `vms/web1_sda` is being worked on by the script \
-               of task `00000001`";
+               of task `00000001` on node `hv1`";
     assert_eq!(world.start_web1().await, Err(why.to_owned()));
     world.cancel().await;
     let end = world.end().await;
@@ -643,6 +643,50 @@ async fn what_a_script_has_mapped_is_let_go_of_whenever_its_worker_dies() {
         stops
     });
     assert!(was_held);
+}
+
+/// A worker that is cut off, or stands still, goes on with its script.
+#[tokio::test(start_paused = true)]
+async fn what_a_script_has_mapped_elsewhere_is_held_until_its_node_is_back_or_proven_dead() {
+    for is_back in [false, true] {
+        let world = World::mapping("web1_sda", ScriptAct::Hang).await;
+        let first = world.healthy_worker("hv1").await;
+        world.until(async || world.devices.mapped() == [id("vms/web1_sda")]).await;
+        first.die().await;
+        world.healthy_worker("hv2").await;
+        let why = "volume `vms/web1_sda` may still be mapped on node `hv1`";
+        world.until(async || world.progress().status.contains(why)).await;
+        assert_eq!(world.held().await, [id("vms/web1_sda")]);
+        assert!(world.start_web1().await.is_err());
+        match is_back {
+            true => _ = world.healthy_worker("hv1").await,
+            false => {
+                let hv1 = NodeName::new("hv1");
+                let dead = || Change::Node(hv1.clone(), NodeChange::Daemon(DaemonState::Fenced));
+                world.write(|changes| _ = changes.push(dead())).await;
+            }
+        }
+        let end = world.end().await;
+        assert_eq!((end.state, world.held().await), (JobState::Failed, vec![]), "{is_back}");
+        world.start_web1().await.expect("nobody has its volume");
+    }
+}
+
+/// As of a task of a tree that was replaced, or one that could not be unmapped in its time.
+#[tokio::test(start_paused = true)]
+async fn what_is_held_for_a_script_that_no_process_of_the_node_runs_is_let_go_of() {
+    let world = World::new(Case::Provision).await;
+    let (volume, by) = (id("vms/web1_sda"), "somebody".to_owned());
+    let former = pvc_model::job::JobId::from_bits(9);
+    let purpose = pvc_model::hold::Purpose::Mapped([(former, NodeName::new("hv1"))].into());
+    let hold = pvc_model::hold::VolumeHold { volume, purpose, by };
+    world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    let other = world.healthy_worker("hv2").await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(world.held().await, [id("vms/web1_sda")], "it is another node's");
+    other.stop().await;
+    world.healthy_worker("hv1").await;
+    world.until(async || world.held().await.is_empty()).await;
 }
 
 #[tokio::test(start_paused = true)]
