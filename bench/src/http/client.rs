@@ -1,11 +1,11 @@
 //! A client that costs next to nothing: one connection kept open, one request at a time.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, ensure};
 
 /// Line between the fields of a form.
 const BOUNDARY: &str = "pvc-bench-0123456789abcdef";
@@ -34,9 +34,35 @@ impl Client {
         self.request("POST", path)
     }
 
+    /// Takes the reply to `GET path` and forgets it, a part at a time; returns its length in bytes.
+    pub fn download(&mut self, path: &str) -> Result<u64> {
+        self.send("GET", path)?;
+        let head = self.head()?;
+        if head.status != 200 {
+            return Err(self.refusal("GET", path, &head));
+        }
+        let announced = head.length as u64;
+        let length = io::copy(&mut (&mut self.stream).take(announced), &mut io::sink())?;
+        ensure!(length == announced, "`GET {path}` ended after {length} of {announced} bytes");
+        Ok(length)
+    }
+
     /// Sends the file at `image` as the only field of a form.
     pub fn post_file(&mut self, path: &str, image: &Path) -> Result<&[u8]> {
-        let mut file = File::open(image)?;
+        let sent = self.send_file(path, File::open(image)?);
+        let answered = self.reply("POST", path);
+        match sent {
+            Ok(()) => answered,
+            // A server that refuses a file answers in its midst, and closes the connection: why it
+            // did so says more than the broken pipe.
+            Err(error) => {
+                let why = answered.err().unwrap_or_else(|| anyhow!("it was answered 200"));
+                Err(why.context(format!("`{}` did not go whole: {error}", image.display())))
+            }
+        }
+    }
+
+    fn send_file(&mut self, path: &str, mut file: File) -> Result<()> {
         let begin = format!(
             "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"file\"; \
              filename=\"image\"\r\n\r\n"
@@ -50,33 +76,46 @@ impl Client {
             super::KEY
         );
         stream.write_all(request.as_bytes())?;
-        std::io::copy(&mut file, stream)?;
+        io::copy(&mut file, stream)?;
         stream.write_all(end.as_bytes())?;
-        self.reply("POST", path)
+        Ok(())
     }
 
     fn request(&mut self, method: &str, path: &str) -> Result<&[u8]> {
+        self.send(method, path)?;
+        self.reply(method, path)
+    }
+
+    fn send(&mut self, method: &str, path: &str) -> Result<()> {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Api-Key: {}\r\nContent-Length: \
              0\r\n\r\n",
             super::KEY
         );
-        self.stream.get_mut().write_all(request.as_bytes())?;
-        self.reply(method, path)
+        Ok(self.stream.get_mut().write_all(request.as_bytes())?)
     }
 
     fn reply(&mut self, method: &str, path: &str) -> Result<&[u8]> {
         let head = self.head()?;
-        self.body.resize(head.length, 0);
-        self.stream.read_exact(&mut self.body)?;
         if head.status != 200 {
-            bail!(
-                "`{method} {path}` was answered {}: {}",
-                head.status,
-                String::from_utf8_lossy(&self.body)
-            );
+            return Err(self.refusal(method, path, &head));
         }
+        self.read_body(&head)?;
         Ok(&self.body)
+    }
+
+    /// The error of a reply that is anything but 200.
+    fn refusal(&mut self, method: &str, path: &str, head: &Head) -> Error {
+        if let Err(error) = self.read_body(head) {
+            return error.into();
+        }
+        let said = String::from_utf8_lossy(&self.body);
+        anyhow!("`{method} {path}` was answered {}: {said}", head.status)
+    }
+
+    fn read_body(&mut self, head: &Head) -> io::Result<()> {
+        self.body.resize(head.length, 0);
+        self.stream.read_exact(&mut self.body)
     }
 
     fn head(&mut self) -> Result<Head> {
@@ -146,5 +185,36 @@ mod tests {
         let port = answering(["HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\nno", ""]);
         let error = Client::connect(port).unwrap().get("/api").map(<[u8]>::len).unwrap_err();
         assert_eq!(error.to_string(), "`GET /api` was answered 404: no");
+    }
+
+    #[test]
+    fn a_file_that_is_refused_in_its_midst_is_told_why() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut client = Client::connect(listener.local_addr().unwrap().port()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        // More than the buffers of both ends.
+        File::create(&image).unwrap().set_len(256 << 20).unwrap();
+        let refusing = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(b"HTTP/1.1 400 No\r\ncontent-length: 6\r\n\r\nno, no").unwrap();
+        });
+        let refused = client.post_file("/api", &image).map(<[u8]>::len).unwrap_err();
+        refusing.join().unwrap();
+        let said = format!("{refused:#}");
+        assert!(said.contains("did not go whole"), "{said}");
+        assert!(said.ends_with("`POST /api` was answered 400: no, no"), "{said}");
+    }
+
+    #[test]
+    fn a_download_is_counted_and_must_be_whole() {
+        let port = answering([
+            "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\none",
+            "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort",
+        ]);
+        let mut client = Client::connect(port).unwrap();
+        assert_eq!(client.download("/").unwrap(), 3);
+        let error = client.download("/").unwrap_err();
+        assert_eq!(error.to_string(), "`GET /` ended after 5 of 9 bytes");
     }
 }

@@ -1,15 +1,16 @@
 //! The file that is sent with a request, as it comes: one piece in memory, whatever its size.
 
+use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
 use axum::http::{HeaderMap, header};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt};
+use memchr::memmem::Finder;
 use multer::{Field, Multipart};
 use pvc_ports::Clock;
 
@@ -23,6 +24,9 @@ const TURNED_AWAY: Duration = Duration::from_secs(60);
 /// The most bytes of a form beside its file: what comes before a part is kept until it begins.
 const MOST_BESIDE: u64 = 64 << 10;
 
+/// The same in lines, or what has come of one: the parser looks through all that it has after each.
+const MOST_LINES: u32 = 1024;
+
 /// The name of the part with the file.
 const PART: &str = "file";
 
@@ -34,11 +38,7 @@ pub struct Incoming {
 
 enum Source {
     Body(BodyDataStream),
-    /// The part, and the form with what comes after it.
-    Form {
-        part: Option<Field<'static>>,
-        form: Form,
-    },
+    Form(Box<Form>),
 }
 
 impl Incoming {
@@ -55,9 +55,9 @@ impl Incoming {
             "application/octet-stream" => Source::Body(body.into_data_stream()),
             "multipart/form-data" => {
                 let boundary = multer::parse_boundary(kind).map_err(bad_form)?;
-                let mut form = Form::new(body, boundary);
-                let part = pace.wait(clock, form.next_part()).await??;
-                Source::Form { part: Some(require_file(part)?), form }
+                let mut form = Box::new(Form::new(body, boundary));
+                require_file(pace.wait(clock, form.next_part()).await??)?;
+                Source::Form(form)
             }
             _ => {
                 body::turn_away(body);
@@ -80,10 +80,7 @@ impl Incoming {
                 let piece = self.pace.wait(clock, stream.next()).await?;
                 piece.transpose().map_err(|_| cut_off())?
             }
-            Source::Form { part: Some(part), .. } => {
-                self.pace.wait(clock, part.chunk()).await?.map_err(bad_form)?
-            }
-            Source::Form { part: None, .. } => None,
+            Source::Form(form) => self.pace.wait(clock, form.next_piece()).await??,
         };
         match piece {
             Some(piece) => {
@@ -103,10 +100,7 @@ impl Incoming {
         let rest = async move {
             match self.source {
                 Source::Body(mut stream) => while let Some(Ok(_)) = stream.next().await {},
-                Source::Form { part: Some(mut part), .. } => {
-                    while let Ok(Some(_)) = part.chunk().await {}
-                }
-                Source::Form { part: None, .. } => {}
+                Source::Form(mut form) => while let Ok(Some(_)) = form.next_piece().await {},
             }
         };
         tokio::spawn(tokio::time::timeout(TURNED_AWAY, rest));
@@ -114,21 +108,18 @@ impl Incoming {
 
     /// The end of a form says that its last part is whole.
     async fn require_end(&mut self, clock: &dyn Clock) -> Result<()> {
-        if let Source::Form { part, form } = &mut self.source
-            && part.take().is_some()
-        {
-            match self.pace.wait(clock, form.next_part()).await?? {
-                None => {}
-                Some(_) => return Err(ApiError::refused("the form has more than the file")),
-            }
+        let Source::Form(form) = &mut self.source else { return Ok(()) };
+        match self.pace.wait(clock, form.next_part()).await?? {
+            None => Ok(()),
+            Some(_) => Err(ApiError::refused("the form has more than the file")),
         }
-        Ok(())
     }
 }
 
-fn require_file(part: Option<Field<'static>>) -> Result<Field<'static>> {
+/// Refuses a part that is not the file. The parser wants to have it back before it goes on.
+fn require_file(part: Option<Field<'static>>) -> Result<()> {
     match part {
-        Some(part) if part.name() == Some(PART) => Ok(part),
+        Some(part) if part.name() == Some(PART) => Ok(()),
         Some(_) => Err(ApiError::refused(format!("the form has another part before `{PART}`"))
             .hint(Some("parameters of an upload are in the query"))),
         None => Err(ApiError::refused(format!("the form has no part `{PART}`"))),
@@ -151,90 +142,113 @@ fn bad_form(error: multer::Error) -> ApiError {
     }
 }
 
-/// A form, whose parser keeps all that comes until it finds a part.
+/// A form, whose parser keeps all that comes until it finds a part. It would also copy all of the
+/// part: the bytes of that go past it.
 struct Form {
     parts: Multipart<'static>,
-    beside: Arc<Beside>,
+    wire: Arc<Mutex<Wire>>,
+    /// The line that ends a part.
+    end: Finder<'static>,
+    /// Whether the part has ended.
+    is_over: bool,
 }
 
 impl Form {
     fn new(body: Body, boundary: String) -> Self {
-        let beside = Arc::<Beside>::default();
-        let stream = Some(body.into_data_stream());
-        let stream = OneByOne { stream, has_given: false, beside: beside.clone() };
-        Form { parts: Multipart::new(stream, boundary), beside }
+        let end = Finder::new(&format!("\r\n--{boundary}")).into_owned();
+        let (stream, rest) = (Some(body.into_data_stream()), Bytes::new());
+        let wire = Arc::new(Mutex::new(Wire { stream, rest, left: MOST_BESIDE, lines: MOST_LINES }));
+        let lines = Lines { wire: wire.clone(), has_given: false };
+        Form { parts: Multipart::new(lines, boundary), wire, end, is_over: false }
     }
 
     async fn next_part(&mut self) -> Result<Option<Field<'static>>> {
-        self.beside.left.store(MOST_BESIDE, Ordering::Relaxed);
-        let part = self.parts.next_field().await.map_err(bad_form)?;
-        self.beside.left.store(Beside::IN_A_PART, Ordering::Relaxed);
-        Ok(part)
-    }
-}
-
-/// Number of bytes that may yet come before a part begins.
-#[derive(Debug, Default)]
-struct Beside {
-    left: AtomicU64,
-}
-
-impl Beside {
-    /// Any number of bytes, of a part that is taken as it comes.
-    const IN_A_PART: u64 = u64::MAX;
-
-    fn count(&self, bytes: usize) {
-        let left = self.left.load(Ordering::Relaxed);
-        if left != Self::IN_A_PART {
-            self.left.store(left.saturating_sub(bytes as u64), Ordering::Relaxed);
+        {
+            let mut wire = lock(&self.wire);
+            (wire.left, wire.lines) = (MOST_BESIDE, MOST_LINES);
         }
+        self.parts.next_field().await.map_err(bad_form)
     }
 
-    fn require_some_left(&self) -> std::result::Result<(), TooMuchBeside> {
-        match self.left.load(Ordering::Relaxed) {
-            0 => Err(TooMuchBeside),
-            _ => Ok(()),
+    /// The next bytes of the part; `None` at its end.
+    async fn next_piece(&mut self) -> Result<Option<Bytes>> {
+        if self.is_over {
+            return Ok(None);
         }
+        let Form { wire, end, .. } = self;
+        let piece = poll_fn(|context| lock(wire).poll_piece(end, context)).await?;
+        self.is_over = piece.is_none();
+        Ok(piece)
     }
 }
 
-/// Refusal of a form that is something else than a file for too long.
-#[derive(Debug, thiserror::Error)]
-#[error("more than {} KiB come before a part begins", MOST_BESIDE >> 10)]
-struct TooMuchBeside;
-
-type Boxed = Box<dyn std::error::Error + Send + Sync>;
-
-/// A stream that has nothing ready after each piece: whoever takes all that is ready, as `multer`
-/// does, has one.
-struct OneByOne {
+/// Bytes of a form, as they come.
+struct Wire {
     stream: Option<BodyDataStream>,
-    has_given: bool,
-    beside: Arc<Beside>,
+    /// Bytes that have come and are not taken yet.
+    rest: Bytes,
+    /// Number of bytes that may yet come before a part begins.
+    left: u64,
+    /// Number of lines that may.
+    lines: u32,
 }
 
-impl Stream for OneByOne {
-    type Item = std::result::Result<Bytes, Boxed>;
+fn lock(wire: &Mutex<Wire>) -> MutexGuard<'_, Wire> {
+    wire.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if std::mem::take(&mut self.has_given) {
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        if let Err(refusal) = self.beside.require_some_left() {
-            return Poll::Ready(Some(Err(refusal.into())));
-        }
+impl Wire {
+    fn poll_more(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Bytes, axum::Error>>> {
         let Some(stream) = &mut self.stream else { return Poll::Ready(None) };
-        let next = stream.poll_next_unpin(context).map_err(Boxed::from);
-        if let Poll::Ready(Some(Ok(piece))) = &next {
-            self.beside.count(piece.len());
-            self.has_given = true;
+        let more = ready!(stream.poll_next_unpin(context));
+        if more.is_none() {
+            self.stream = None;
         }
-        next
+        Poll::Ready(more)
+    }
+
+    /// The next line, or what has come of it.
+    fn poll_line(&mut self, context: &mut Context<'_>) -> Poll<Option<Line>> {
+        if self.lines == 0 || self.rest.is_empty() && self.left == 0 {
+            return Poll::Ready(Some(Err(TooMuchBeside.into())));
+        }
+        if self.rest.is_empty() {
+            self.rest = match ready!(self.poll_more(context)) {
+                Some(Ok(more)) => more,
+                Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+                None => return Poll::Ready(None),
+            };
+            self.left = self.left.saturating_sub(self.rest.len() as u64);
+        }
+        self.lines -= 1;
+        let length = memchr::memchr(b'\n', &self.rest).map_or(self.rest.len(), |at| at + 1);
+        Poll::Ready(Some(Ok(self.rest.split_to(length))))
+    }
+
+    /// The next bytes of a part; `None` at its end, with which the rest begins then.
+    fn poll_piece(
+        &mut self,
+        end: &Finder<'_>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>>> {
+        loop {
+            match before_end(&self.rest, end) {
+                (0, true) => return Poll::Ready(Ok(None)),
+                (0, false) => {}
+                (length, _) => return Poll::Ready(Ok(Some(self.rest.split_to(length)))),
+            }
+            let Some(Ok(more)) = ready!(self.poll_more(context)) else {
+                return Poll::Ready(Err(cut_off()));
+            };
+            self.rest = joined(std::mem::take(&mut self.rest), more);
+        }
     }
 }
 
-impl Drop for OneByOne {
+impl Drop for Wire {
     /// Whoever is still sending a form that is refused is to read why.
     fn drop(&mut self) {
         if let Some(stream) = self.stream.take() {
@@ -243,8 +257,60 @@ impl Drop for OneByOne {
     }
 }
 
+/// Number of bytes before the end of a part, or before what may be the begin of it, and whether the
+/// end is there.
+fn before_end(bytes: &[u8], end: &Finder<'_>) -> (usize, bool) {
+    if let Some(at) = end.find(bytes) {
+        return (at, true);
+    }
+    let line = end.needle();
+    let mut last = bytes.len().saturating_sub(line.len() - 1)..bytes.len();
+    (last.find(|at| line.starts_with(&bytes[*at..])).unwrap_or(bytes.len()), false)
+}
+
+/// The bytes one after the other; copied only if there are some of both.
+fn joined(first: Bytes, second: Bytes) -> Bytes {
+    if first.is_empty() {
+        return second;
+    }
+    let mut both = BytesMut::with_capacity(first.len() + second.len());
+    both.extend_from_slice(&first);
+    both.extend_from_slice(&second);
+    both.freeze()
+}
+
+/// Refusal of a form that is something else than a file for too long.
+#[derive(Debug, thiserror::Error)]
+#[error("more than {} KiB or {MOST_LINES} lines come before a part begins", MOST_BESIDE >> 10)]
+struct TooMuchBeside;
+
+type Line = std::result::Result<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+
+/// The lines of a form, as its parser gets them: with nothing ready after each. It takes all that
+/// is ready, and would have the begin of the file with the line that stands before it.
+struct Lines {
+    wire: Arc<Mutex<Wire>>,
+    has_given: bool,
+}
+
+impl Stream for Lines {
+    type Item = Line;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Line>> {
+        if std::mem::take(&mut self.has_given) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let next = lock(&self.wire).poll_line(context);
+        self.has_given = matches!(next, Poll::Ready(Some(Ok(_))));
+        next
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use axum::http::StatusCode;
     use futures::stream;
     use pvc_testkit::TokioClock;
@@ -279,6 +345,32 @@ mod tests {
         let form = vec![Ok(HEAD), Ok("di"), Ok("sk\r"), Ok("\n--b-"), Ok("-\r\n")];
         assert_eq!(read(FORM, form).await.unwrap(), "disk");
         assert_eq!(read(FORM, vec![Ok(HEAD), Ok("\r\n--b--\r\n")]).await.unwrap(), "");
+    }
+
+    #[tokio::test]
+    async fn a_file_ends_where_its_form_says_wherever_its_bytes_are_cut() {
+        let like_an_end = "\r\r\n\r\n-\r\n--\r\n--a\n--b\r\n\r\n";
+        for file in ["", "\r", "\n", "\r\n--", "disk\r\n", like_an_end] {
+            let text: &'static str = ["before\r\n", HEAD, file, "\r\n--b--\r\n"].concat().leak();
+            for length in 1..=text.len() {
+                let cuts = (0..text.len()).step_by(length);
+                let pieces = cuts.map(|at| Ok(&text[at..text.len().min(at + length)])).collect();
+                assert_eq!(read(FORM, pieces).await.unwrap(), file, "in pieces of {length}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_in_a_form_is_not_copied() {
+        let clock = TokioClock::new();
+        let whole = Bytes::from([HEAD, &"disk".repeat(1000), "\r\n--b--\r\n"].concat());
+        let (mut headers, pieces) = (HeaderMap::new(), [Ok::<_, std::io::Error>(whole.clone())]);
+        headers.insert(header::CONTENT_TYPE, FORM.parse().unwrap());
+        let body = Body::from_stream(stream::iter(pieces));
+        let mut incoming = Incoming::open(&headers, body, &clock).await.unwrap();
+        let piece = incoming.next(&clock).await.unwrap().unwrap();
+        assert!(piece.len() == 4000 && whole.as_ptr_range().contains(&piece.as_ptr()));
+        assert_eq!(incoming.next(&clock).await.unwrap(), None);
     }
 
     #[tokio::test]
@@ -322,6 +414,16 @@ mod tests {
         Body::from_stream(begin.chain(filling))
     }
 
+    const TOO_MUCH: &str = "the multipart body cannot be read: more than 64 KiB or 1024 lines \
+                            come before a part begins";
+
+    #[tokio::test]
+    async fn a_form_of_line_breaks_is_refused_before_they_take_long() {
+        let lines: &'static str = "\n".repeat(32 << 10).leak();
+        let error = read(FORM, vec![Ok(lines), Ok(HEAD), Ok("disk\r\n--b--\r\n")]).await;
+        assert_eq!(error.expect_err("it has too many lines").body.message, TOO_MUCH);
+    }
+
     #[tokio::test]
     async fn a_form_that_never_comes_to_its_file_is_refused_before_it_fills_the_memory() {
         let clock = TokioClock::new();
@@ -332,9 +434,7 @@ mod tests {
             let opened = Incoming::open(&headers, endless(begin, &taken), &clock).await;
             let error = opened.err().expect("there is no file");
             assert_eq!(error.status, StatusCode::BAD_REQUEST);
-            let said =
-                "the multipart body cannot be read: more than 64 KiB come before a part begins";
-            assert_eq!(error.body.message, said, "{begin}");
+            assert_eq!(error.body.message, TOO_MUCH, "{begin}");
             assert!(taken.load(Ordering::Relaxed) <= 2, "{taken:?} pieces");
         }
         // Also behind the file, where another part would be refused.

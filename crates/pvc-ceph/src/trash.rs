@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use pvc_model::storage::{CLONED, PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
+use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{StorageError, TrashedVolume};
 
 use crate::answers::{self, Image, Snapshot};
@@ -91,9 +91,7 @@ impl RbdStorage {
         if !clones.is_empty() {
             return Err(StorageError::HasClones { volume: volume.clone(), clones });
         }
-        // What clones stood on goes with the volume.
-        let mut others = snapshots.iter().filter(|snapshot| !snapshot.name.starts_with(CLONED));
-        others.try_for_each(|snapshot| require_unprotected(volume, snapshot))
+        require_all_unprotected(volume, &snapshots)
     }
 
     pub(crate) async fn restore_from_trash(
@@ -287,6 +285,14 @@ impl RbdStorage {
     }
 }
 
+/// Refuses a protected snapshot that is not the storage's own: what clones stood on is released
+/// when the volume goes.
+fn require_all_unprotected(volume: &VolumeId, snapshots: &[Snapshot]) -> Result<(), StorageError> {
+    let is_base = |snapshot: &Snapshot| SnapshotName::new(&snapshot.name).is_base();
+    let mut others = snapshots.iter().filter(|snapshot| !is_base(snapshot));
+    others.try_for_each(|snapshot| require_unprotected(volume, snapshot))
+}
+
 fn trashed_has_clones(pool: &PoolName, id: &TrashId, snapshot: Option<&Snapshot>) -> StorageError {
     StorageError::TrashedHasClones {
         pool: pool.clone(),
@@ -326,5 +332,28 @@ fn failure_of_trashed(failure: Failure, pool: &PoolName, doing: &str) -> Storage
             io_error(doing, why.to_owned())
         }
         other => other.of_pool(pool, doing),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_protected_snapshot_that_only_begins_as_the_storages_own_keeps_its_volume() {
+        let volume = VolumeId::parse("vms/web").unwrap();
+        let of = |name: &str, protected: bool| {
+            let text =
+                format!(r#"[{{"id":1,"name":"{name}","size":1,"protected":"{protected}"}}]"#);
+            let snapshots = answers::snapshots(text.as_bytes()).unwrap();
+            require_all_unprotected(&volume, &snapshots)
+        };
+        of("pvc-clone-0123456789abcdef", true).unwrap();
+        of("pvc-clone-golden", false).unwrap();
+        for name in ["pvc-clone-golden", "pvc-clones-monday", "mine"] {
+            let refused = of(name, true).unwrap_err();
+            let StorageError::Protected { snapshot, .. } = refused else { panic!("{refused}") };
+            assert_eq!(snapshot.as_str(), name);
+        }
     }
 }

@@ -322,19 +322,23 @@ impl Client {
         let uri = format!("{}{path}", self.options.base);
         let begun = Instant::now();
         let left = || self.time_limit().saturating_sub(begun.elapsed());
-        let mut attempt = 1;
+        let (mut attempt, mut failed) = (1, None);
         loop {
             let limits = Limits { first: left(), body: body.min(WORK), late: Late::Unread };
             let again = attempt < self.attempts && PAUSE * attempt < left();
             match self.exchange(Method::Get, &uri, None, limits) {
-                Ok(answer) if answer.is_passing() && again => {}
+                Ok(answer) if answer.is_passing() && again => failed = Some(answer),
                 Err(error) if error.may_pass() && again => {}
                 Ok(answer) => {
                     let served_at = answer.date();
                     let payload = Payload::new(answer.expect(StatusCode::OK)?);
                     return Ok(payload.dated(served_at));
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // An answer says more than the silence in what it has left of the time.
+                    let said = failed.filter(|_| matches!(error, Error::Silent { .. }));
+                    return Err(said.map_or(error, Answer::refusal));
+                }
             }
             std::thread::sleep(PAUSE * attempt);
             attempt += 1;

@@ -130,6 +130,26 @@ fn a_read_that_keeps_failing_is_given_up_after_three_tries() {
 }
 
 #[test]
+fn a_failure_that_was_answered_is_not_lost_to_a_second_try_that_is_not_answered_in_time() {
+    let away = r#"{"message": "the database cannot be reached", "hint": "does it run?"}"#;
+    let stub = Stub::start(move |_, before| {
+        if before > 0 {
+            std::thread::sleep(Duration::from_secs(5));
+        }
+        status(503, away)
+    });
+    let timeout = Some(Duration::from_secs(1));
+    let hasty = Client::new(Options { timeout, ..options(stub.base()) });
+    let error = hasty.read_soon(GetStatus).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the server failed with status 503: the database cannot be reached"
+    );
+    assert_eq!(error.hint().as_deref(), Some("does it run?"));
+    assert_eq!(stub.lines().len(), 2);
+}
+
+#[test]
 fn a_change_is_never_repeated() {
     let stub = Stub::start(|_, _| status(503, "{}"));
     assert!(

@@ -202,7 +202,11 @@ impl Cutter {
             let length = bytes.len().min(MOST_PIECE_BYTES);
             pieces.push(bytes.split_to(length - length % BLOCK_BYTES));
         }
-        self.begun.extend_from_slice(&bytes);
+        if !bytes.is_empty() {
+            // At once for all of the block: it would be copied where it grows.
+            self.begun.reserve(BLOCK_BYTES - self.begun.len());
+            self.begun.extend_from_slice(&bytes);
+        }
         pieces
     }
 }

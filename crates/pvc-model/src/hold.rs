@@ -6,6 +6,11 @@
 //! contents there never is a half, only a moment in which no volume has the name: the primary ends
 //! that, and nobody else. What a script works on is let go of by the worker of its node, or when
 //! that node is [proven dead](has_nothing_mapped).
+//!
+//! Whoever starts a guest looks: the API before it writes the order, and the node that obeys it.
+//! That one lets the guest wait, also if it is one that a fence has given it: a guest that is late
+//! is better than one that begins on half a rollback. A guest that arrives from another node is
+//! not started, and a volume that it has is never held.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -32,6 +37,8 @@ pub enum Purpose {
     RollBack(SnapshotName),
     /// To this size, in bytes.
     Shrink(u64),
+    /// For what this version does not know, or cannot read. Nobody but who wrote it ends it.
+    Other,
     /// Its contents give way to others: the old go to the trash, and the new get the name.
     Fill {
         /// Volumes of this name that were in the trash before: none of them is the old contents.
@@ -49,6 +56,7 @@ impl VolumeHold {
         match &self.purpose {
             Purpose::RollBack(snapshot) if !has(snapshot) => Some(snapshot),
             Purpose::RollBack(_)
+            | Purpose::Other
             | Purpose::Shrink(_)
             | Purpose::Fill { .. }
             | Purpose::Mapped(_) => None,
@@ -57,10 +65,17 @@ impl VolumeHold {
 }
 
 impl Purpose {
+    /// Whether it comes to its end without an operator, also where it was cut off.
+    pub fn ends_by_itself(&self) -> bool {
+        matches!(self, Purpose::Fill { .. } | Purpose::Mapped { .. })
+    }
+
     /// Whether another attempt at the same may go on where one was cut off.
     pub fn can_be_taken_over(&self) -> bool {
         match self {
             Purpose::RollBack(_) | Purpose::Shrink(_) => true,
+            // Two that are not known need not be the same.
+            Purpose::Other => false,
             // The contents of two attempts are not the same.
             Purpose::Fill { .. } => false,
             // No script goes on where another was ended.
@@ -74,6 +89,7 @@ impl fmt::Display for Purpose {
         match self {
             Purpose::RollBack(snapshot) => write!(f, "rolled back to snapshot `{snapshot}`"),
             Purpose::Shrink(bytes) => write!(f, "made smaller, to {bytes} bytes"),
+            Purpose::Other => f.write_str("changed in a way that this version does not know"),
             Purpose::Fill { .. } => f.write_str("given new contents"),
             Purpose::Mapped(jobs) => {
                 let task = |(job, node): (&JobId, &NodeName)| {
@@ -104,6 +120,13 @@ impl Held {
             Purpose::Shrink(bytes) => {
                 format!("`pvc storage volume resize {pool} {volume} {bytes} --force`")
             }
+            Purpose::Other => {
+                return format!(
+                    "another version of PVC has written that, and ends it, or tells how: wait for \
+                     it, or give all nodes that version and ask again; if no version knows it, \
+                     the record `/pvcrs/holds/{pool}:{volume}` is damaged"
+                );
+            }
             Purpose::Fill { .. } => {
                 return "wait for it; if it was cut off, the primary node gives the volume its old \
                         contents back within a quarter of an hour"
@@ -116,6 +139,7 @@ impl Held {
             }
         };
         let lost = match &self.purpose {
+            Purpose::Other => String::new(),
             Purpose::RollBack(_) => format!("; if that snapshot is gone, {}", self.way_out()),
             Purpose::Shrink(_) | Purpose::Fill { .. } | Purpose::Mapped(_) => String::new(),
         };
@@ -218,6 +242,35 @@ mod tests {
         assert_eq!(words.to_string(), "volume `vms/a` is being rolled back to snapshot `before`");
         assert!(words.hint().contains("rollback vms a before`"), "{}", words.hint());
         assert!(words.hint().contains("remove --purge vms a`"), "{}", words.hint());
+    }
+
+    #[test]
+    fn nobody_takes_over_what_this_version_does_not_know() {
+        let volume = VolumeId::parse("vms/a").unwrap();
+        let (purpose, by) = (Purpose::Other, "x".to_owned());
+        let hold = VolumeHold { volume: volume.clone(), purpose: purpose.clone(), by };
+        assert_eq!(hold.lost_snapshot(|_| false), None);
+        let mut cluster = Cluster::default();
+        cluster.holds.insert(volume.clone(), Arc::new(hold));
+        let held = Held { volume: volume.clone(), purpose };
+        let before = Purpose::RollBack(SnapshotName::new("before"));
+        for allowed in [None, Some(&Purpose::Other), Some(&before), Some(&Purpose::Shrink(1))] {
+            assert_eq!(check_not_held(&cluster, &volume, allowed), Err(held.clone()));
+        }
+        let words = "volume `vms/a` is being changed in a way that this version does not know";
+        assert_eq!(held.to_string(), words);
+        let hint = held.hint();
+        assert!(hint.starts_with("another version of PVC has written that"), "{hint}");
+        assert!(hint.contains("`/pvcrs/holds/vms:a`"), "{hint}");
+    }
+
+    #[test]
+    fn what_an_operator_has_to_repeat_does_not_end_by_itself() {
+        let before = Purpose::RollBack(SnapshotName::new("before"));
+        for purpose in [before, Purpose::Shrink(1), Purpose::Other] {
+            assert!(!purpose.ends_by_itself(), "{purpose}");
+        }
+        assert!(Purpose::Fill { trashed: None }.ends_by_itself());
     }
 
     #[test]

@@ -390,7 +390,7 @@ mod tests {
             |text| SeenSnapshot { volume: VolumeName::new("a"), usage: usage(text, 1), at: 1 };
         let is_shown = |text| is_there(&seen(text), [name("s")].into_iter());
         assert!(is_shown("s") && is_shown("pvc-clone-0123456789abcdef"));
-        assert!(!is_shown("t") && !is_shown("pvc-clone-download-1"));
+        assert!(!is_shown("t") && !is_shown("pvc-clone-download-0123456789abcdef"));
     }
 
     #[test]

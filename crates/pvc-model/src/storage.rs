@@ -93,10 +93,14 @@ impl SnapshotName {
     }
 
     /// Whether the storage has taken the snapshot for the time of a copy or a download, which is
-    /// under way or was cut short. Others of its own are what clones stand on.
+    /// under way or was cut short. Others of its own are what clones stand on; somebody else's that
+    /// begins as these do is none: it would go after a while.
     pub fn is_passing(&self) -> bool {
-        self.as_str().starts_with(DOWNLOADED)
-            || self.is_reserved() && self.as_str().ends_with(PARTIAL)
+        self.is_of_download() || self.is_of_copy()
+    }
+
+    fn is_of_download(&self) -> bool {
+        self.as_str().strip_prefix(DOWNLOADED).is_some_and(is_number)
     }
 
     /// Name of a snapshot of the storage's own, with a number that no other has, for a
@@ -112,9 +116,13 @@ impl SnapshotName {
         number.is_some_and(is_number)
     }
 
-    /// Whether the storage has taken the snapshot for the time of a copy.
+    /// Whether the storage has taken the snapshot for the time of a copy, or as one that is to get
+    /// another name: it is called after the volume in the making, or has a number alone.
     pub fn is_of_copy(&self) -> bool {
-        self.is_passing() && !self.as_str().starts_with(DOWNLOADED)
+        let own = self.as_str().strip_prefix(CLONED).and_then(|rest| rest.strip_prefix('-'));
+        own.is_some_and(|name| {
+            name.strip_suffix(PARTIAL).is_some_and(is_number) || VolumeName::new(name).is_partial()
+        })
     }
 
     /// Whether the name is the storage's own: what has it is being copied by somebody, or is left
@@ -240,7 +248,12 @@ mod tests {
         for (name, is_base, is_passing) in [
             ("pvc-clone-0123456789abcdef", true, false),
             ("pvc-clone-0123456789abcdef.partial", false, true),
-            ("pvc-clone-download-1", false, true),
+            ("pvc-clone-web.1.0123456789abcdef.partial", false, true),
+            ("pvc-clone-download-0123456789abcdef", false, true),
+            ("pvc-clone-download-1", false, false),
+            ("pvc-clone-download-nightly", false, false),
+            ("pvc-clone-web.partial", false, false),
+            ("pvc-clone-.partial", false, false),
             ("pvc-clone-golden", false, false),
             ("pvc-clones-monday", false, false),
             ("pvc-clone-0123456789ABCDEF", false, false),
@@ -249,6 +262,9 @@ mod tests {
             assert_eq!((name.is_base(), name.is_passing()), (is_base, is_passing), "{name}");
         }
         assert!(SnapshotName::passing(7).is_passing() && SnapshotName::base(7).is_base());
+        let of_download = SnapshotName::new(format!("{DOWNLOADED}{:016x}", 7));
+        let of_copy = SnapshotName::new("pvc-clone-download-x.0123456789abcdef.partial");
+        assert_eq!([of_download.is_of_copy(), of_copy.is_of_copy()], [false, true]);
     }
 
     #[test]

@@ -6,9 +6,10 @@ use std::time::Duration;
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::course::{Course, Failure};
-use pvc_model::job::{Job, JobId, JobSpec, JobState, JobWork, Steps};
+use pvc_model::job::osd::given_up;
+use pvc_model::job::{Job, JobId, JobProgress, JobSpec, JobState, JobWork, Steps};
 use pvc_ports::{Clock, Random};
-use pvc_store::{Change, ChangeError, Changes, Store};
+use pvc_store::{Change, ChangeError, Changes, Expect, Store};
 
 use crate::refusal::{Kind, Refusal};
 use crate::wait::wait_for;
@@ -201,6 +202,9 @@ fn trouble(store: &Store, job: &JobId) -> Option<String> {
 
 /// Asks a job to stop. One that nobody does yet ends at once; one at work when its worker has come
 /// to a place where it can, and has taken back what there is to take back. Asking twice is fine.
+///
+/// One about an OSD whose node is fenced ends as failed, where it stands: its worker may never be
+/// there again.
 pub async fn cancel(
     store: &Store,
     clock: &dyn Clock,
@@ -224,6 +228,14 @@ pub async fn cancel(
                     let ended = found.progress.clone().ended(JobState::Cancelled, status, now);
                     changes.push(Change::JobProgress(id.clone(), ended));
                 }
+                JobState::Running => {
+                    if let Some(failure) = given_up(cluster, found) {
+                        let ended = failed(&found.progress, failure, clock.wall().as_secs());
+                        changes.push(Change::JobProgress(id.clone(), ended));
+                        // A node that is back goes on with it, and finds the request.
+                        changes.expect(Expect::NodeDaemon(found.spec.node.clone()));
+                    }
+                }
                 _ => {}
             }
             if !found.cancel_requested {
@@ -232,4 +244,12 @@ pub async fn cancel(
             Ok((changes, id))
         })
         .await
+}
+
+/// The progress of a job that this has ended at `now`, in seconds since the epoch.
+fn failed(progress: &JobProgress, failure: Failure, now: u64) -> JobProgress {
+    let (mut log, why) = (progress.log.clone(), failure.why.clone());
+    log.push(why.clone());
+    let progress = JobProgress { log, failure: Some(failure), ..progress.clone() };
+    progress.ended(JobState::Failed, why, now)
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use pvc_model::cluster::Cluster as View;
 use pvc_model::job::course::{Cause, Course};
+use pvc_model::job::osd::was_given_up;
 use pvc_model::job::{Job, JobId, JobProgress, JobState, JobWork, Steps};
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_ports::{GuestRun, VolumeLock};
@@ -97,7 +98,7 @@ impl JobEnds<'_> {
     /// Finds what is wrong when each job has had time to end.
     pub fn wrong(&self) -> Option<String> {
         let JobEnds { view, jobs, around, hosts } = self;
-        let new_vms = NewVms { view, volumes: &around.ceph.volumes };
+        let new_vms = NewVms::of(view, around.ceph);
         let of_jobs = jobs.seen.values().find_map(|seen| jobs.wrong(view, seen));
         of_jobs
             .or_else(|| jobs.broken.clone())
@@ -263,6 +264,8 @@ fn wrong_end(job: &Job) -> Option<&'static str> {
         }
         // What the API does has none.
         (JobState::Succeeded, None) => job.spec.work.is_of_api(),
+        // One whose node is fenced stays where it is when somebody cancels it.
+        (JobState::Failed, Some(_)) if was_given_up(progress) => job.cancel_requested,
         // Behind the point of no return it is tried again until somebody cancels it.
         (JobState::Failed, Some(Steps { course: Course::Forward { .. }, .. })) => {
             job.cancel_requested && may_end_half_way(&job.spec.work)
@@ -396,6 +399,13 @@ mod tests {
         assert_eq!(wrong_end(&stopped), Some("ended half way"));
         stopped.cancel_requested = true;
         assert_eq!(wrong_end(&stopped), None, "it could not be taken back");
+        let mut given_up = ended(job(1, removal), JobState::Failed, back(1));
+        given_up.cancel_requested = true;
+        given_up.progress.failure = stopped.progress.failure;
+        assert_eq!(wrong_end(&given_up), Some("ended half way"));
+        let why = "its node was fenced; what it has done stays as it is".to_owned();
+        given_up.progress.failure = Some(Failure { kind: Kind::Unavailable, why, hint: None });
+        assert_eq!(wrong_end(&given_up), None);
     }
 
     /// A world of one host, and a view of its jobs.

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::profiles::DISKS;
+use crate::storage::Ceph;
 use crate::storage_changes::POOL;
 
 /// Request about a VM that is made of an image or by a script, and is not among those that the
@@ -129,9 +130,14 @@ impl<'a> Maker<'a> {
 pub(crate) struct NewVms<'a> {
     pub view: &'a View,
     pub volumes: &'a MemoryVolumes,
+    pub named_late: &'a BTreeSet<VolumeId>,
 }
 
-impl NewVms<'_> {
+impl<'a> NewVms<'a> {
+    pub fn of(view: &'a View, ceph: &'a Ceph) -> Self {
+        NewVms { view, volumes: &ceph.volumes, named_late: &ceph.changes.named_late }
+    }
+
     fn record(&self, name: &str) -> Option<&VmRecord> {
         self.view.vms.values().find(|record| record.name == name).map(|record| &**record)
     }
@@ -178,7 +184,7 @@ impl NewVms<'_> {
         self.left_of(disks.iter().flatten()).or_else(|| self.left_in_the_making())
     }
 
-    fn left_of<'a>(&self, disks: impl IntoIterator<Item = &'a VolumeId>) -> Option<String> {
+    fn left_of<'v>(&self, disks: impl IntoIterator<Item = &'v VolumeId>) -> Option<String> {
         let mut disks = disks.into_iter();
         disks.find(|disk| self.presence(disk) != (false, false)).map(|disk| self.said(disk))
     }
@@ -190,18 +196,28 @@ impl NewVms<'_> {
         format!("volume {volume} is {there}, and {recorded}")
     }
 
+    /// Whether the volume was made by a worker that had lost the job, which was over before the
+    /// volume had its name: it is nobody's, and the primary removes it within a day.
+    fn is_swept(&self, volume: &VolumeId) -> bool {
+        let is_recorded = self.view.volumes.contains_key(volume);
+        let is_left = is_left_behind(self.view, &volume.volume) && !is_recorded;
+        is_left && self.named_late.contains(volume)
+    }
+
     /// A disk that did not become whole.
     fn left_in_the_making(&self) -> Option<String> {
         let there = self.volumes.volumes(&PoolName::new(POOL)).unwrap_or_default();
         let there = there.into_iter().map(|info| info.id);
         let recorded = self.view.volumes.keys().cloned();
         // Uploads that were cut off are judged with the uploads.
-        let is_left = |volume: &VolumeId| is_in_the_making(volume) && !volume.volume.is_partial();
+        let is_left = |volume: &VolumeId| {
+            is_in_the_making(volume) && !volume.volume.is_partial() && !self.is_swept(volume)
+        };
         there.chain(recorded).find(is_left).map(|volume| self.said(&volume))
     }
 
     /// Finds what is wrong about the VMs of these jobs, each of which has had time to end.
-    pub fn wrong<'a>(&self, jobs: impl Iterator<Item = &'a Job>) -> Option<String> {
+    pub fn wrong<'j>(&self, jobs: impl Iterator<Item = &'j Job>) -> Option<String> {
         let makers: Vec<Maker<'_>> = jobs.filter_map(Maker::of).collect();
         let names: BTreeSet<&str> = makers.iter().map(|maker| maker.vm.name.as_str()).collect();
         let of_job = |maker: &Maker<'_>| {
@@ -291,8 +307,13 @@ mod tests {
         Job { spec, progress, cancel_requested: false, claim: None }
     }
 
+    fn ends<'a>(view: &'a View, volumes: &'a MemoryVolumes) -> NewVms<'a> {
+        static NONE: BTreeSet<VolumeId> = BTreeSet::new();
+        NewVms { view, volumes, named_late: &NONE }
+    }
+
     fn wrong(view: &View, volumes: &MemoryVolumes, state: JobState) -> Option<String> {
-        NewVms { view, volumes }.wrong([job(of_image(), state)].iter())
+        ends(view, volumes).wrong([job(of_image(), state)].iter())
     }
 
     #[test]
@@ -305,13 +326,32 @@ mod tests {
             volumes.insert(&volume(name));
             for work in [of_image(), by_script()] {
                 let jobs = [job(work, JobState::Failed)];
-                let left = NewVms { view: &view, volumes: &volumes }.wrong(jobs.iter());
+                let left = ends(&view, &volumes).wrong(jobs.iter());
                 let left = left.expect("it is there");
                 let wanted = format!("volume vms/{name} is there, and not recorded");
                 assert!(left.contains(&wanted), "{left}");
             }
             volumes.remove(&volume(name)).expect("it was there");
         }
+    }
+
+    #[test]
+    fn what_was_named_late_is_nobodys_once_its_job_is_over() {
+        let (mut view, mut volumes) = (View::default(), MemoryVolumes::default());
+        volumes.create_pool(&PoolName::new(POOL)).expect("there is none");
+        let left = volume("creating-00000001_sda");
+        volumes.insert(&left);
+        let mut over = job(of_image(), JobState::Failed);
+        over.spec.id = maker_of(&left.volume).expect("a job makes it");
+        over.progress.ended_at = Some(1);
+        let (late, jobs) = (BTreeSet::from([left.clone()]), [over.clone()]);
+        let found = |view: &View, named_late| {
+            NewVms { view, volumes: &volumes, named_late }.wrong(jobs.iter()).is_some()
+        };
+        assert!(found(&view, &late), "the job is not over, as far as is known");
+        view.jobs.insert(over.spec.id.clone(), Arc::new(over));
+        assert!(!found(&view, &late));
+        assert!(found(&view, &BTreeSet::new()), "nobody stood still before it had its name");
     }
 
     #[tokio::test(start_paused = true)]
@@ -340,7 +380,7 @@ mod tests {
         let jobs = [job(by_script(), JobState::Succeeded)];
         let scripted = cluster
             .world
-            .with(|world| NewVms { view: &view, volumes: &world.ceph.volumes }.wrong(jobs.iter()));
+            .with(|world| ends(&view, &world.ceph.volumes).wrong(jobs.iter()));
         let scripted = scripted.expect("it has one disk");
         assert!(scripted.contains("(provisioner.create of web)"), "{scripted}");
         let other = VmRecord { uuid: vm_uuid(1), ..(*view.vms[&vm_uuid(0)]).clone() };

@@ -204,7 +204,7 @@ impl State {
     }
 
     pub fn new_vms<'a>(&'a self, view: &'a View) -> NewVms<'a> {
-        NewVms { view, volumes: &self.ceph.volumes }
+        NewVms::of(view, &self.ceph)
     }
 
     pub fn osd_ends<'a>(&'a mut self, view: &'a View) -> OsdEnds<'a> {

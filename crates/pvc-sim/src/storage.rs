@@ -281,9 +281,17 @@ impl Volumes {
     ) -> Result<(), StorageError> {
         let is_confirmed = course.confirmed().await;
         course.reach(course.of().unwrap_or_default() / 2);
-        self.gate.at_change(ChangeMoment::HalfWay).await;
+        let is_late = self.gate.at_change(ChangeMoment::HalfWay).await;
+        let give_name = |state: &mut State| {
+            state.ceph.volumes.rename(partial, to)?;
+            if is_late {
+                let named = VolumeId { pool: partial.pool.clone(), volume: to.clone() };
+                state.ceph.changes.named_late.insert(named);
+            }
+            Ok(())
+        };
         let named = match is_confirmed && !course.is_stopped() {
-            true => self.changed(|state| state.ceph.volumes.rename(partial, to)).await,
+            true => self.changed(give_name).await,
             false => Err(StorageError::Stopped),
         };
         if named.is_err() {

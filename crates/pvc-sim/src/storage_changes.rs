@@ -226,6 +226,9 @@ pub(crate) struct StorageChanges {
     copies: BTreeSet<String>,
     /// Pools that somebody asked for.
     pools: BTreeSet<String>,
+    /// Copies that got their names from somebody who had stood still since they were confirmed: the
+    /// job that they are for may have been over by then.
+    pub named_late: BTreeSet<VolumeId>,
     /// Number of times that volumes were written.
     writes: u64,
     /// The ends of rollbacks and the growths of volumes.
@@ -301,14 +304,15 @@ impl StorageChanges {
 }
 
 impl Gate {
-    /// Stands still at this moment of a change of the storage, if one is to do so there.
-    pub async fn at_change(&self, moment: ChangeMoment) {
+    /// Stands still at this moment of a change of the storage, if one is to do so there. Returns
+    /// whether it did.
+    pub async fn at_change(&self, moment: ChangeMoment) -> bool {
         let until = self.world.with(|state| {
             let until = state.ceph.changes.still.reach(moment)?;
             state.run.note(format!("a change of the storage stands still: {moment:?}"));
             Some(until)
         });
-        self.stand_still(until).await;
+        self.stand_still(until).await
     }
 }
 

@@ -154,8 +154,8 @@ impl<T: Ord + Clone> Sightings<T> {
 type Held = (VolumeId, String);
 
 /// Lets go of what is held for the script of a task that is no more, as one of a tree that was
-/// replaced, on a node that is proven dead: a task lets go of its own before it is over, and of what
-/// was left so on a node that lives its worker does.
+/// replaced, on a node that is proven dead: a task lets go of its own before it is over, and the
+/// worker of a node that lives of what was left so.
 async fn let_go_of_ended(context: &Context) {
     let is_open = |cluster: &Cluster, job: &JobId| {
         cluster.jobs.get(job).is_some_and(|job| !job.progress.state.is_over())
@@ -358,18 +358,21 @@ mod tests {
     fn what_the_storage_took_for_itself_is_left_over_if_it_stays() {
         let snapshot =
             |name: &str| pvc_ports::SnapshotInfo { name: SnapshotName::new(name), size_bytes: 1 };
-        let names =
-            ["pvc-clone-0123456789abcdef", "mine", "pvc-clone-download-1", "pvc-clone-b.partial"];
+        let own = [
+            "pvc-clone-0123456789abcdef",
+            "pvc-clone-download-0123456789abcdef",
+            "pvc-clone-b.0123456789abcdef.partial",
+        ];
+        let others = ["mine", "pvc-clone-download-nightly", "pvc-clone-golden"];
         let volume = VolumeInfo {
             id: id("vms/a"),
             size_bytes: 1,
             used_bytes: None,
-            snapshots: names.map(snapshot).to_vec(),
+            snapshots: [own, others].as_flattened().iter().copied().map(snapshot).collect(),
         };
         let left: Vec<_> = candidates(&Cluster::default(), &[volume]).collect();
         let left: [Leftover; 3] = left.try_into().expect("three of them");
         let of = |name| Leftover::Snapshot(id("vms/a"), SnapshotName::new(name));
-        let own = ["pvc-clone-0123456789abcdef", "pvc-clone-download-1", "pvc-clone-b.partial"];
         assert_eq!(left, own.map(of));
         assert_eq!(left.map(|left| left.stays()), [LEFT, LEFT, LEFT_OF_COPY]);
     }

@@ -18,6 +18,14 @@ struct Faults {
     next_is_late: Option<u32>,
     /// Statements that are done after that many more.
     late: Option<(u32, Vec<Statement>)>,
+    interruption: Option<Interruption>,
+}
+
+/// Event in the middle of a transaction.
+struct Interruption {
+    /// Number of its changes that are done by then.
+    after: usize,
+    act: Box<dyn FnOnce() + Send>,
 }
 
 /// A database with faults in front of it: of SQLite in memory, what PostgreSQL on another machine
@@ -82,6 +90,27 @@ impl FlakyDatabase {
         transaction.commit().await
     }
 
+    /// Has `act` happen in the middle of the next transaction that changes rows: when `after` of
+    /// its changes are done, before the next of them, and before its commit at the latest.
+    pub fn interrupt_after(&self, after: usize, act: impl FnOnce() + Send + 'static) {
+        let interruption = Interruption { after, act: Box::new(act) };
+        self.with(|faults| faults.interruption = Some(interruption));
+    }
+
+    /// Whether what [interrupts](Self::interrupt_after) has not happened yet.
+    pub fn has_interruption(&self) -> bool {
+        self.with(|faults| faults.interruption.is_some())
+    }
+
+    /// Does what is due when so many changes of a transaction are done.
+    fn interrupt(&self, done: usize) {
+        let is_due = |interruption: &mut Interruption| interruption.after <= done;
+        let due = self.with(|faults| faults.interruption.take_if(is_due));
+        if let Some(Interruption { act, .. }) = due {
+            act();
+        }
+    }
+
     /// Is [dead](Self::set_dead) from the next commit on, which is not done.
     pub fn set_dies_at_commit(&self) {
         self.with(|faults| faults.dies_at_commit = true);
@@ -107,6 +136,11 @@ impl FlakyDatabase {
     }
 }
 
+/// Whether a statement changes rows.
+fn is_change(statement: &Statement) -> bool {
+    ["INSERT ", "UPDATE ", "DELETE "].iter().any(|word| statement.words.starts_with(word))
+}
+
 fn takes_one(count: &mut u32) -> bool {
     let is_due = *count > 0;
     *count = count.saturating_sub(1);
@@ -124,7 +158,7 @@ impl Database for FlakyDatabase {
         self.do_what_is_late().await?;
         let inner = self.inner.begin().await?;
         let (database, done) = (self.clone(), Vec::new());
-        Ok(Box::new(FlakyTransaction { database, inner, done, failed: false }))
+        Ok(Box::new(FlakyTransaction { database, inner, done, changes: 0, failed: false }))
     }
 }
 
@@ -132,6 +166,8 @@ struct FlakyTransaction {
     database: FlakyDatabase,
     inner: Box<dyn Transaction>,
     done: Vec<Statement>,
+    /// Number of statements in `done` that change rows.
+    changes: usize,
     /// By a fault; what fails by itself knows it.
     failed: bool,
 }
@@ -142,6 +178,10 @@ impl Transaction for FlakyTransaction {
         if self.failed {
             return Err(DatabaseError::Failed);
         }
+        if is_change(&statement) {
+            self.database.interrupt(self.changes);
+            self.changes += 1;
+        }
         self.database.answers().await.inspect_err(|_| self.failed = true)?;
         self.done.push(statement.clone());
         self.inner.run(statement).await
@@ -150,6 +190,9 @@ impl Transaction for FlakyTransaction {
     async fn commit(self: Box<Self>) -> Result<(), DatabaseError> {
         if self.failed {
             return Err(DatabaseError::Failed);
+        }
+        if self.changes > 0 {
+            self.database.interrupt(usize::MAX);
         }
         if self.database.with(|faults| std::mem::take(&mut faults.dies_at_commit)) {
             self.database.set_dead(true);

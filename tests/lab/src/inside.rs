@@ -27,7 +27,21 @@ if order == 'locks':
 tree.stop()
 ";
 
+/// Puts a node of `/dev` into the place of each loop device that is a mount.
+const PLAIN_LOOP_DEVICES: &str = "
+    for device in /dev/loop[0-9]*; do
+        umount --lazy $device 2>/dev/null || continue
+        rm $device && mknod $device b 7 ${device#/dev/loop} || exit
+    done
+";
+
 impl Lab {
+    /// Has `node` have loop devices as a machine has them, until it loses its power. In a container
+    /// each is a file that is mounted, which a plain bind of `/dev` does not show.
+    pub fn has_plain_loop_devices(&self, node: &str) {
+        self.on(node, PLAIN_LOOP_DEVICES).ok();
+    }
+
     /// Value of a key of the tree.
     pub fn key(&self, path: &str) -> String {
         self.tree(&["read", path, ""])

@@ -10,7 +10,9 @@
     reason = "nothing is simulated here: real time passes, real threads wait"
 )]
 
+mod archive;
 mod audit;
+mod database;
 mod deaths;
 mod inside;
 mod legacy;
@@ -406,6 +408,9 @@ impl Lab {
             self.does(&["thaw", &node]);
             self.on(&node, deaths::NOTHING_HANGS);
             self.on(&node, legacy::ALL_IS_OURS);
+            if NODES.contains(&node.as_str()) {
+                self.on(&node, database::ITS_DATABASE_RUNS);
+            }
             if self.wrong_clocks.borrow().contains(&node) {
                 self.does(&["clock", &node, "0"]);
             }

@@ -16,7 +16,9 @@
     reason = "nothing is simulated here: real time passes, real threads wait"
 )]
 
+mod archive;
 mod daemon;
+mod debian;
 pub mod exit;
 mod hello;
 mod http;
@@ -28,7 +30,9 @@ mod program;
 mod serial;
 mod wait;
 
+pub use archive::Archive;
 pub use daemon::{Daemon, Ended};
+pub use debian::{debian_profile, debian_userdata};
 pub use hello::{hello_image, hello_uuid};
 pub use http::{Answer, Api};
 pub use keeper::Keeper;

@@ -8,9 +8,10 @@ use crate::outcome::Outcome;
 
 /// Create the records of a new cluster
 ///
-/// This is done once, before the first node daemon starts. With `--overwrite` the
-/// records of an existing cluster are destroyed: every VM, network and volume that it
-/// knows is forgotten, and nothing but a backup brings them back.
+/// This is done once. The node daemons of a new cluster wait for it: the first one
+/// starts the API, which it is asked of. With `--overwrite` the records of an existing
+/// cluster are destroyed: every VM, network and volume that it knows is forgotten, and
+/// nothing but a backup brings them back.
 #[derive(Debug, Args)]
 pub struct Init {
     /// Destroy the records of an existing cluster

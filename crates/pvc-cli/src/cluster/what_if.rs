@@ -40,8 +40,8 @@ impl WhatIf {
 /// Which VMs start where, which find no place and why, and how long it takes. The records of
 /// the cluster are read once, by the rules of fencing it is planned where each VM goes, and
 /// then the real daemons are run on them in a simulated world, on this machine, in which the
-/// node dies. Nothing is changed in the cluster, and the records, which hold the passwords
-/// of management controllers, stay in the memory of this machine.
+/// node dies. Nothing is changed in the cluster, and the records stay in the memory of this
+/// machine; the passwords of the BMCs are not asked for.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -1,9 +1,12 @@
 //! Jobs about OSDs: their arguments, and which of them are in each other's way.
 
-use super::{Job, JobId, JobWork};
+use super::course::Failure;
+use super::{Job, JobId, JobProgress, JobWork};
 use crate::NodeName;
 use crate::cluster::Cluster;
+use crate::node::DaemonState;
 use crate::osd::{BlockDevice, DbSize, DeviceSpec, OsdId};
+use crate::refusal::Kind;
 use crate::storage::OsdRecord;
 
 /// Another disk for an OSD and for those that share its disk.
@@ -72,6 +75,33 @@ fn has_made(job: &Job, osd: &OsdRecord) -> bool {
     makes && facts.into_iter().any(|fact| fact.contains(&osd.fsid))
 }
 
+/// End of the words about a job that was given up.
+const STAYS: &str = "what it has done stays as it is";
+
+/// Failure as which a job ends that is cancelled while its node is fenced and no worker has it:
+/// nobody goes on with it, or takes it back, before that node is on again, which may never be, and
+/// until then no other job could change its OSD. `None` if somebody may, and if no OSD that is
+/// recorded is kept from others by it: what it has made would be in no list.
+pub fn given_up(cluster: &Cluster, job: &Job) -> Option<Failure> {
+    let Job { spec, claim, .. } = job;
+    let node = cluster.nodes.get(&spec.node)?;
+    let is_left = claim.is_none() && !cluster.workers.contains_key(&spec.node);
+    let has_osd = spec.work.osd().is_some() || cluster.osds.values().any(|osd| has_made(job, osd));
+    (node.daemon_state == DaemonState::Fenced && is_left && has_osd).then(|| Failure {
+        kind: Kind::Unavailable,
+        why: format!("it was cancelled while its node `{}` was fenced; {STAYS}", spec.node),
+        hint: Some(
+            "`pvc storage osd list` shows the OSDs; one of a fenced node is removed by another"
+                .to_owned(),
+        ),
+    })
+}
+
+/// Whether the job has ended because it was [given up](given_up).
+pub fn was_given_up(progress: &JobProgress) -> bool {
+    progress.failure.as_ref().is_some_and(|failure| failure.why.ends_with(STAYS))
+}
+
 /// The job that has not ended, is not `own`, and has decided to use the disk of this node: its
 /// steps name the disk, or a volume group that they have made on it, which no other group is called
 /// like.
@@ -100,9 +130,12 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::Uuid;
     use crate::job::course::Course;
-    use crate::job::{JobProgress, JobSpec, JobState, Steps};
+    use crate::job::{ClaimId, JobSpec, JobState, JobVm, Steps};
+    use crate::node::NodeRecord;
     use crate::osd::AddOsds;
+    use crate::records;
 
     fn osd(id: &str, node: &str, device: &str) -> OsdRecord {
         OsdRecord {
@@ -199,5 +232,77 @@ mod tests {
         job.progress.state = JobState::Failed;
         cluster.jobs.insert(own, Arc::new(job));
         assert_eq!(found(&cluster, 1, None), None);
+    }
+
+    /// A job of node hv1 that its worker has begun, and has found out `fact` so far.
+    fn begun(work: JobWork, fact: &str) -> Job {
+        let spec = JobSpec {
+            id: JobId::from_bits(7),
+            work,
+            node: "hv1".into(),
+            run_on: "hv1".into(),
+            submitter: String::new(),
+            submitted_at: 0,
+        };
+        let steps = Steps {
+            planned: vec!["\"make\"".to_owned(), "\"start\"".to_owned()],
+            facts: vec![fact.to_owned()],
+            course: Course::Forward { done: 1 },
+        };
+        let progress = JobProgress {
+            state: JobState::Running,
+            worker: Some("hv1".into()),
+            steps: Some(steps),
+            ..JobProgress::pending()
+        };
+        Job { spec, progress, cancel_requested: false, claim: None }
+    }
+
+    #[test]
+    fn a_job_about_an_osd_is_given_up_only_if_nobody_can_go_on_with_it() {
+        let uuid = Uuid::from_u128(7).to_string();
+        let device = || DeviceSpec::parse("/dev/sdb").expect("a device's name");
+        let recorded = OsdRecord { fsid: uuid.clone(), ..osd("1", "hv1", "/dev/sdb") };
+        let of = |daemon_state: DaemonState| {
+            let node = NodeRecord { daemon_state, ..records::node("hv1") };
+            Cluster {
+                nodes: [(NodeName::new("hv1"), Arc::new(node))].into(),
+                ..cluster(std::slice::from_ref(&recorded))
+            }
+        };
+        let removal = begun(JobWork::RemoveOsd { osd: OsdId(1), force: false }, "");
+        let given_up = |cluster: &Cluster, job: &Job| given_up(cluster, job).is_some();
+        assert!(given_up(&of(DaemonState::Fenced), &removal));
+        for state in [DaemonState::Run, DaemonState::Dead, DaemonState::Init] {
+            assert!(!given_up(&of(state.clone()), &removal), "{state}: it may be at work");
+        }
+        let held = Job { claim: Some(ClaimId(1)), ..removal.clone() };
+        assert!(!given_up(&of(DaemonState::Fenced), &held));
+        let mut is_back = of(DaemonState::Fenced);
+        is_back.workers.insert("hv1".into(), Arc::default());
+        assert!(!given_up(&is_back, &removal), "its worker takes it up at once");
+        assert!(!given_up(&Cluster::default(), &removal), "nobody knows how that node is");
+
+        let new = || AddOsds { device: device(), weight: 1.0, db: None, count: 1 };
+        let made = begun(JobWork::AddOsds(new()), &uuid);
+        assert!(given_up(&of(DaemonState::Fenced), &made));
+        let mut is_unrecorded = of(DaemonState::Fenced);
+        is_unrecorded.osds.clear();
+        assert!(!given_up(&is_unrecorded, &made), "no command would find it any more");
+        let vm = JobVm { name: "web1".into(), uuid: None };
+        for work in [JobWork::FlushLocks { vm }, JobWork::AddDbGroup { device: device() }] {
+            assert!(!given_up(&of(DaemonState::Fenced), &begun(work, "")), "it is about no OSD");
+        }
+    }
+
+    #[test]
+    fn a_job_that_was_given_up_is_told_by_its_failure() {
+        let mut job = begun(JobWork::RemoveOsd { osd: OsdId(1), force: false }, "");
+        let node = NodeRecord { daemon_state: DaemonState::Fenced, ..records::node("hv1") };
+        let nodes = [(NodeName::new("hv1"), Arc::new(node))].into();
+        let failure = given_up(&Cluster { nodes, ..Cluster::default() }, &job);
+        assert!(!was_given_up(&job.progress));
+        job.progress.failure = failure;
+        assert!(was_given_up(&job.progress));
     }
 }

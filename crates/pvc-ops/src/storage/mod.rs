@@ -87,6 +87,11 @@ pub enum StorageRefusal {
     BeingRenamed(#[from] BeingRenamed),
     #[error("`{name}` is a name of what is not complete yet, and may be removed at any time")]
     Reserved { name: String },
+    #[error(
+        "snapshot `{snapshot}` of volume `{volume}` is the storage's own, and goes when nothing \
+         needs it any more"
+    )]
+    OwnSnapshot { volume: VolumeId, snapshot: SnapshotName },
     #[error("`{name}` is a name of volumes that benchmarks make and remove")]
     OfBenchmarks { name: String },
     #[error("task `{job}` is at work in pool `{pool}`: {what}")]
@@ -154,6 +159,7 @@ impl Refusal for StorageRefusal {
             | StorageRefusal::Held(_)
             | StorageRefusal::NoEnd(_)
             | StorageRefusal::Unrecorded { .. }
+            | StorageRefusal::OwnSnapshot { .. }
             | StorageRefusal::BeingRenamed(_)
             | StorageRefusal::HasSnapshots { .. }
             | StorageRefusal::Another { .. }

@@ -104,8 +104,8 @@ async fn remove_unkept(storage: &dyn Storage, volume: &VolumeId, snapshot: &Snap
 /// Gives a snapshot another name.
 ///
 /// # Errors
-/// If it is part of a snapshot of a VM, which finds it by its name, and if the volume is rolled
-/// back to it meanwhile: then it has its old name again.
+/// If it is the storage's own or part of a snapshot of a VM, which find it by its name, and if the
+/// volume is rolled back to it meanwhile: then it has its old name again.
 pub async fn rename_snapshot(
     store: &Store,
     storage: &dyn Storage,
@@ -115,6 +115,7 @@ pub async fn rename_snapshot(
 ) -> Done<()> {
     SnapshotName::parse(to.as_str()).map_err(refused)?;
     require_free_name(to.as_str()).map_err(ChangeError::Refused)?;
+    require_not_own(volume, snapshot).map_err(ChangeError::Refused)?;
     let view = store.fresh().await?;
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
     check_not_held(&view, volume, None).map_err(refused)?;
@@ -304,6 +305,18 @@ pub(super) fn require_recorded(
             let (volume, snapshot) = (volume.clone(), snapshot.clone());
             Err(StorageRefusal::Unrecorded { volume, snapshot })
         }
+    }
+}
+
+/// Refuses a snapshot that was taken for a copy, a download or a copy-on-write clone: under another
+/// name nobody would remove it, and a copy or a download of it would fail.
+fn require_not_own(volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageRefusal> {
+    match snapshot.is_passing() || snapshot.is_base() {
+        true => {
+            let (volume, snapshot) = (volume.clone(), snapshot.clone());
+            Err(StorageRefusal::OwnSnapshot { volume, snapshot })
+        }
+        false => Ok(()),
     }
 }
 

@@ -236,8 +236,8 @@ fn check_not_being_made(cluster: &Cluster, vm: &str, ask: StateAsk) -> Result<()
     }
 }
 
-/// The changes that ask for the VM's start, as [`set_state`] does, if it may be started: by the task
-/// that makes it, too.
+/// The changes that ask for the VM's start, as [`set_state`] does, if it may be started. The task
+/// that makes it may ask so, too.
 ///
 /// # Errors
 /// Whatever keeps it from being started.

@@ -1,5 +1,10 @@
 //! Work that takes long is recorded for a worker.
 
+use pvc_model::job::JobId;
+use pvc_model::osd::OsdId;
+use pvc_model::storage::OsdRecord;
+use pvc_ops::osd::{OsdRefusal, Submission};
+
 use super::*;
 
 #[tokio::test]
@@ -34,4 +39,50 @@ async fn jobs_are_recorded_for_the_node_of_the_vm_and_can_be_cancelled() {
     world.state(VmState::Start).await;
     let busy = refused(vm::submit_flush_locks(store, clock, &world.random, "web1", "tests").await);
     assert_eq!(busy.kind(), Kind::Conflict);
+}
+
+#[tokio::test]
+async fn a_task_about_an_osd_of_a_fenced_node_is_ended_by_its_cancellation_and_the_osd_is_free() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    world.announce_worker("hv2").await;
+    let (store, clock) = (&world.store, world.clock.as_ref());
+    let spec = JobSpec {
+        id: JobId::from_bits(7),
+        work: JobWork::RemoveOsd { osd: OsdId(1), force: false },
+        node: "hv1".into(),
+        run_on: "hv1".into(),
+        submitter: "tests".into(),
+        submitted_at: 1,
+    };
+    let osd = OsdRecord { id: "1".into(), node: "hv1".into(), ..OsdRecord::default() };
+    world
+        .write(|changes| {
+            changes.push(Change::PutOsd(Box::new(osd.clone())));
+            changes.push(Change::SubmitJob(spec.clone()));
+        })
+        .await;
+    let (state, worker) = (JobState::Running, Some("hv1".into()));
+    let running = JobProgress { state, worker, ..JobProgress::pending() };
+    world
+        .write(|changes| {
+            changes.push(Change::JobProgress(spec.id.clone(), running.clone()));
+        })
+        .await;
+    let progress = || store.view().jobs[&spec.id].progress.clone();
+    job::cancel(store, clock, spec.id.as_str()).await.unwrap();
+    assert_eq!(progress().state, JobState::Running, "its worker is to take it back");
+
+    world
+        .write(|changes| _ = changes.node(&"hv1".into(), NodeChange::Daemon(DaemonState::Fenced)))
+        .await;
+    let random = &world.random;
+    let asked = Submission { store, clock, random, storage: None, submitter: "tests" };
+    let busy = refused(asked.remove("1", true).await);
+    assert!(matches!(busy, OsdRefusal::Busy { .. }), "{busy}");
+    job::cancel(store, clock, spec.id.as_str()).await.unwrap();
+    let ended = progress();
+    assert_eq!(ended.state, JobState::Failed);
+    assert!(ended.status.contains("its node `hv1` was fenced"), "{}", ended.status);
+    assert_eq!(ended.log.last(), Some(&ended.status));
+    assert_eq!(asked.remove("1", true).await.unwrap().node.as_str(), "hv2");
 }

@@ -856,6 +856,24 @@ async fn names_of_what_is_not_complete_are_nobody_elses() {
 }
 
 #[tokio::test]
+async fn a_snapshot_of_the_storages_own_keeps_its_name_and_somebodys_that_begins_alike_need_not() {
+    let world = world().await;
+    let (store, volumes, disk) = (&world.store, &world.storage, id("vms/web1_sda"));
+    let download = SnapshotName::new("pvc-clone-download-0123456789abcdef");
+    for own in [SnapshotName::passing(7), SnapshotName::base(7), download] {
+        volumes.snapshot(&disk, &own).await.unwrap();
+        let to = SnapshotName::new("mine");
+        let why = storage::rename_snapshot(store, volumes, &disk, &own, &to).await.unwrap_err();
+        assert!(why.to_string().contains("is the storage's own"), "{why}");
+        let found = volumes.volume(&disk).await.unwrap().snapshots;
+        assert!(found.iter().any(|found| found.name == own), "{found:?}");
+    }
+    let (golden, to) = (SnapshotName::new("pvc-clone-golden"), SnapshotName::new("golden"));
+    volumes.snapshot(&disk, &golden).await.unwrap();
+    storage::rename_snapshot(store, volumes, &disk, &golden, &to).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_running_guest_learns_its_size_by_a_job_on_its_node() {
     let world = world().await;
     let (store, volumes) = (&world.store, &world.storage);

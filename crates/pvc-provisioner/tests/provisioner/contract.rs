@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use pvc_contracts::postgres_server::{PostgresServer, USER};
 use pvc_database::{PostgresDatabase, PostgresOptions};
-use pvc_model::provisioner::Class;
-use pvc_ports::{Database, SqlValue};
+use pvc_model::provisioner::{Change, Class};
+use pvc_ports::{Database, DatabaseError, SqlValue};
 use pvc_provisioner::schema::{HEAD, REVISIONS};
-use pvc_provisioner::{Provisioner, ProvisionerError};
+use pvc_provisioner::{Mode, Provisioner, ProvisionerError};
+use pvc_testkit::FlakyDatabase;
 
-use super::suite::{make, run, suite, system_template, words};
+use super::suite::{added, make, ova, run, suite, system_template, words};
 
 /// A server with as many databases as are asked for.
 struct Server {
@@ -273,4 +274,53 @@ async fn a_server_that_restarts_is_found_again() {
     let is_lost = matches!(found, Err(ProvisionerError::Database(_)));
     assert!(is_lost || found.is_ok_and(|kept| kept.system_templates.len() == 1));
     assert_eq!(provisioner.catalog().await.unwrap().system_templates.len(), 1);
+}
+
+/// Number of changes after which the server restarts: none of those that add an OVA, one, some, and
+/// all of them, so that the commit is what it does not get.
+const RESTARTS_AFTER: [usize; 4] = [0, 1, 4, usize::MAX];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_change_in_the_middle_of_which_the_server_restarts_nothing_is_there() {
+    let server = Arc::new(Server::start());
+    for (number, after) in RESTARTS_AFTER.into_iter().enumerate() {
+        let name = format!("restarted_{number}");
+        let database = FlakyDatabase::new(server.database(&name));
+        let provisioner = Provisioner::new(Arc::new(database.clone()));
+        make(&provisioner, &added(Class::Script, "default_ova", "pass")).await.unwrap();
+        let before = provisioner.catalog().await.unwrap();
+        let (known, new) = ova();
+        let add = Change::AddOva(new);
+
+        let restarts = server.clone();
+        database.interrupt_after(after, move || restarts.server.restart());
+        let error = provisioner.change(&known, &add, Mode::Do).await.unwrap_err();
+        assert!(!database.has_interruption(), "it has restarted: {error}");
+        is_said_to_be_away(&error, after == usize::MAX);
+        // By who asks it for the first time, over a connection of its own.
+        let found = Provisioner::new(server.open(&name)).catalog().await.unwrap();
+        assert_eq!(found, before, "nothing was done of it");
+
+        // At once, over new connections in the place of those that were lost.
+        provisioner.change(&known, &add, Mode::Do).await.unwrap();
+        let kept = provisioner.catalog().await.unwrap();
+        let volumes: Vec<usize> = kept.ovas.iter().map(|ova| ova.volumes.len()).collect();
+        assert_eq!((volumes, kept.profiles.len()), (vec![2], 1), "it was done once");
+    }
+}
+
+/// Checks that the error says that the database is away, or, at the commit, that nobody knows what
+/// became of it.
+fn is_said_to_be_away(error: &ProvisionerError, at_its_commit: bool) {
+    let (is_right, words) = match error {
+        ProvisionerError::Database(DatabaseError::Unreachable { .. }) => {
+            (!at_its_commit, "patronictl list")
+        }
+        ProvisionerError::Database(DatabaseError::Unknown { .. }) => {
+            (at_its_commit, "look whether it is so")
+        }
+        _ => (false, ""),
+    };
+    assert!(is_right, "{error:?}");
+    assert!(error.hint().is_some_and(|hint| hint.contains(words)), "{error:?}");
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use pvc_database::SqliteDatabase;
+use pvc_model::provisioner::{Change, Class};
 use pvc_ports::DatabaseError;
-use pvc_provisioner::{Provisioner, ProvisionerError};
+use pvc_provisioner::{Mode, Provisioner, ProvisionerError};
 use pvc_testkit::FlakyDatabase;
 
-use super::suite::{make, run, system_template, words};
+use super::suite::{added, make, ova, run, system_template, words};
 
 fn flaky() -> (FlakyDatabase, Provisioner) {
     let database = FlakyDatabase::new(Arc::new(SqliteDatabase::in_memory()));
@@ -54,6 +55,26 @@ async fn what_may_have_been_done_is_not_done_again() {
     assert!(matches!(error, ProvisionerError::Database(DatabaseError::Unknown { .. })), "{error}");
     assert!(error.hint().is_some_and(|hint| hint.contains("look whether it is so")));
     assert_eq!(provisioner.catalog().await.unwrap().system_templates.len(), 1);
+}
+
+#[tokio::test]
+async fn of_a_change_whose_database_dies_in_the_middle_nothing_is_there() {
+    let (database, provisioner) = flaky();
+    make(&provisioner, &added(Class::Script, "default_ova", "pass")).await.unwrap();
+    let before = provisioner.catalog().await.unwrap();
+    let (known, new) = ova();
+    let add = Change::AddOva(new);
+    // Before the first of its rows, between two of them, and behind the last.
+    for after in [0, 1, 4, usize::MAX] {
+        let dies = database.clone();
+        database.interrupt_after(after, move || dies.set_dead(true));
+        assert!(is_unreachable(provisioner.change(&known, &add, Mode::Do).await), "{after}");
+        assert!(!database.has_interruption(), "{after}");
+        database.set_dead(false);
+        assert_eq!(provisioner.catalog().await.unwrap(), before, "{after}");
+    }
+    provisioner.change(&known, &add, Mode::Do).await.unwrap();
+    assert_eq!(provisioner.catalog().await.unwrap().ovas.len(), 1);
 }
 
 #[tokio::test]

@@ -61,7 +61,7 @@ pub fn system_template(name: &str) -> Change {
     Change::AddSystemTemplate { name: name.to_owned(), fields }
 }
 
-fn added(class: Class, name: &str, body: &str) -> Change {
+pub fn added(class: Class, name: &str, body: &str) -> Change {
     Change::AddText { class, name: name.to_owned(), text: body.to_owned() }
 }
 
@@ -210,7 +210,8 @@ async fn what_is_used_stays_and_what_is_not_goes(provisioner: &Provisioner) {
     assert_eq!(provisioner.catalog().await.unwrap(), Catalog::default());
 }
 
-async fn an_ova_comes_and_goes_with_all_that_is_of_it(provisioner: &Provisioner) {
+/// An OVA `box` with two disks, and a cluster that has two of the networks it names.
+pub fn ova() -> (Cluster, NewOva) {
     let volume = |disk_id: &str, size_gib| OvaVolume {
         pool: "vms".to_owned(),
         volume: format!("ova_box_{disk_id}"),
@@ -218,17 +219,15 @@ async fn an_ova_comes_and_goes_with_all_that_is_of_it(provisioner: &Provisioner)
         disk_id: disk_id.to_owned(),
         size_gib,
     };
-    let volumes = vec![volume("sda", 20), volume("sdb", 1)];
-    let ovf = "<Envelope>\u{fc} ' $1 \\ </Envelope>".to_owned();
-    let add = Change::AddOva(NewOva {
+    let ova = NewOva {
         name: "box".to_owned(),
-        ovf,
-        volumes: volumes.clone(),
+        ovf: "<Envelope>\u{fc} ' $1 \\ </Envelope>".to_owned(),
+        volumes: vec![volume("sda", 20), volume("sdb", 1)],
         vcpus: 2,
         vram_mib: 512,
         has_graphics: true,
         networks: vec!["lan".to_owned(), "1001".to_owned(), "none".to_owned()],
-    });
+    };
     let mut known = cluster();
     for (vni, name) in [("1001", "lan"), ("1002", "wan")] {
         let record = NetworkRecord {
@@ -238,6 +237,13 @@ async fn an_ova_comes_and_goes_with_all_that_is_of_it(provisioner: &Provisioner)
         };
         known.networks.insert(vni.to_owned(), Arc::new(record));
     }
+    (known, ova)
+}
+
+async fn an_ova_comes_and_goes_with_all_that_is_of_it(provisioner: &Provisioner) {
+    let (known, new) = ova();
+    let volumes = new.volumes.clone();
+    let add = Change::AddOva(new);
     let refused = refusal(provisioner.change(&known, &add, Mode::Do).await);
     assert_eq!(refused, ProvisionerRefusal::NoOvaScript);
     make(provisioner, &added(Class::Script, "default_ova", "pass")).await.unwrap();

@@ -64,8 +64,20 @@ fn path(id: &VolumeId) -> String {
 }
 
 fn read(raw: &Raw, id: &VolumeId) -> Option<VolumeHold> {
-    let written: Written = serde_json::from_str(&json(raw, &path(id))?).ok()?;
-    let purpose = match (written.roll_back, written.shrink, written.fill, written.mapped) {
+    let path = path(id);
+    if !raw.contains(&path) {
+        return None;
+    }
+    let written = json(raw, &path).and_then(|text| serde_json::from_str::<Written>(&text).ok());
+    let by = written.as_ref().map_or_else(String::new, |written| written.by.clone());
+    // What nobody here understands may be under way all the same.
+    let purpose = written.and_then(known_purpose).unwrap_or(Purpose::Other);
+    Some(VolumeHold { volume: id.clone(), purpose, by })
+}
+
+/// Purpose that was written; `None` if this version knows none such.
+fn known_purpose(written: Written) -> Option<Purpose> {
+    Some(match (written.roll_back, written.shrink, written.fill, written.mapped) {
         (Some(snapshot), None, false, None) => Purpose::RollBack(SnapshotName::new(snapshot)),
         (None, Some(bytes), false, None) => Purpose::Shrink(bytes),
         (None, None, false, Some(jobs)) => {
@@ -73,7 +85,7 @@ fn read(raw: &Raw, id: &VolumeId) -> Option<VolumeHold> {
                 Some((JobId::parse(job)?, NodeName::new(node.as_str())))
             };
             let jobs: BTreeMap<JobId, NodeName> = jobs.iter().filter_map(known).collect();
-            // Of no task, and nobody would let go of it.
+            // Of no task that this version knows.
             if jobs.is_empty() {
                 return None;
             }
@@ -85,8 +97,7 @@ fn read(raw: &Raw, id: &VolumeId) -> Option<VolumeHold> {
             Purpose::Fill { trashed: written.trashed.map(ids) }
         }
         _ => return None,
-    };
-    Some(VolumeHold { volume: id.clone(), purpose, by: written.by })
+    })
 }
 
 /// Writes the hold, new or taken over. The version of the container grows, so that whoever decided
@@ -108,6 +119,8 @@ pub(crate) fn put(draft: &mut Draft<'_>, hold: &VolumeHold) {
             let jobs = jobs.collect();
             Written { mapped: Some(jobs), ..none }
         }
+        // It is read as such again.
+        Purpose::Other => none,
     };
     let text = serde_json::to_string(&written).expect("texts, numbers and a boolean");
     draft.put_deep(ROOT.to_owned(), Bytes::new());
@@ -131,10 +144,10 @@ pub(crate) fn remove(draft: &mut Draft<'_>, id: &VolumeId) {
 }
 
 /// Removes the hold of a volume that is gone. While a volume is given new contents it has no name
-/// for a moment, and is not gone.
+/// for a moment, and is not gone; what else takes its name away is not known.
 pub(super) fn remove_of_volume(draft: &mut Draft<'_>, id: &VolumeId) {
     let held = read(draft.seen(), id);
-    if !held.is_some_and(|hold| matches!(hold.purpose, Purpose::Fill { .. })) {
+    if !held.is_some_and(|hold| matches!(hold.purpose, Purpose::Fill { .. } | Purpose::Other)) {
         remove(draft, id);
     }
 }
@@ -152,11 +165,12 @@ mod tests {
     use crate::reader::raw_of;
 
     #[test]
-    fn a_hold_that_nobody_understands_is_none() {
+    fn a_hold_that_nobody_understands_is_one_for_something_else() {
         let volume = VolumeId::parse("vms/a").expect("well formed");
         let read_back = |text: &str| {
             read(&raw_of([("/pvcrs/holds/vms:a".to_owned(), text.to_owned())]), &volume)
         };
+        assert_eq!(read(&raw_of([]), &volume), None, "where there is none, nothing is held");
         let shrink = read_back(r#"{"by":"x","shrink":4096,"more":1}"#).expect("it is one");
         assert_eq!(shrink.purpose, Purpose::Shrink(4096));
         let back = read_back(r#"{"by":"x","roll_back":"before"}"#).expect("it is one");
@@ -170,6 +184,7 @@ mod tests {
         let mapped = read_back(text).expect("it is one");
         assert_eq!(mapped.purpose, Purpose::Mapped([(JobId::from_bits(1), "hv1".into())].into()));
         let both = r#"{"by":"x","shrink":1,"roll_back":"y"}"#;
+        let long = " ".repeat(MOST_JSON + 1);
         for text in [
             "",
             "{}",
@@ -178,9 +193,15 @@ mod tests {
             r#"{"by":"x","shrink":-1}"#,
             r#"{"by":"x","fill":false}"#,
             r#"{"by":"x","mapped":{}}"#,
+            r#"{"by":"x","mapped":["00000001"]}"#,
             r#"{"by":"x","mapped":{"00000001":"hv1"},"fill":true}"#,
+            r#"{"by":"x","of_tomorrow":1}"#,
+            "no JSON",
+            long.as_str(),
         ] {
-            assert_eq!(read_back(text), None, "{text}");
+            let hold = read_back(text).expect("there is one");
+            let is_other = (hold.volume, hold.purpose) == (volume.clone(), Purpose::Other);
+            assert!(is_other, "{}", &text[..text.len().min(99)]);
         }
     }
 }

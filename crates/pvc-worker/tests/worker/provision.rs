@@ -349,6 +349,36 @@ async fn a_vm_whose_storage_fails_at_any_call_is_taken_back_when_it_is_back() {
     });
 }
 
+/// The task goes on to its end after the backup and is forgotten, as a day later; then the backup
+/// is restored.
+#[tokio::test(start_paused = true)]
+async fn a_finished_vm_outlives_the_restore_of_a_backup_of_any_moment_of_its_making() {
+    at_calls!(call, 3, {
+        let world = World::new(Case::Provision).await;
+        let worker = world.worker("hv1", call).await;
+        let stops = world.stops(&worker).await;
+        let backup = world.store.backup(true).await.expect("the tree is open");
+        worker.gate.open();
+        let end = world.end().await;
+        assert_eq!(end.state, JobState::Succeeded, "at call {call}: {end:?}");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let job = || world.job.clone();
+        world.write(|changes| _ = changes.push(Change::RemoveJob(job()))).await;
+        world.store.restore(&backup).await.expect("a dump of this store");
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        world.look_freely();
+        let view = world.store.fresh().await.expect("the tree is open");
+        assert!(view.jobs.is_empty() && view.holds.is_empty(), "at call {call}");
+        let state = view.vms.get(&NEW).map(|vm| vm.state.clone());
+        let is_off = matches!(state, Some(VmState::Stop | VmState::Disable));
+        assert!(is_off, "at call {call}: {state:?}");
+        for volume in VOLUMES {
+            assert!(world.storage.volume(&id(volume)).await.is_ok(), "{volume} at call {call}");
+        }
+        stops
+    });
+}
+
 async fn identity(world: &World, volume: &VolumeId) -> Option<String> {
     world.storage.measured(volume).await.ok().map(|measured| measured.identity)
 }
@@ -668,7 +698,6 @@ async fn what_a_script_has_mapped_elsewhere_is_held_until_its_node_is_back_or_pr
         }
         let end = world.end().await;
         assert_eq!((end.state, world.held().await), (JobState::Failed, vec![]), "{is_back}");
-        world.start_web1().await.expect("nobody has its volume");
     }
 }
 

@@ -1,7 +1,9 @@
 //! The cluster's own database, under a real Patroni.
 
 use pvc_lab_tests::{Lab, NODES};
-use pvc_standalone_tests::{eventually, never_within};
+use pvc_standalone_tests::{Output, eventually, exit, never_within};
+
+use crate::provisioner::{goes_with_its_volumes, line, with_profile};
 
 /// Question to the Patroni of a node: whether it leads, and how many seconds ago it heard of
 /// ZooKeeper.
@@ -49,4 +51,68 @@ fn a_copy_whose_patroni_has_lost_zookeeper_is_a_fault_and_its_patroni_is_started
         same if same == after => Ok(()),
         other => Err(other),
     });
+}
+
+#[test]
+fn without_its_database_the_provisioner_alone_is_away_and_it_comes_back_with_all_it_keeps() {
+    let lab = with_profile();
+    let primary = lab.primary();
+    lab.until_database_leads_on(&primary);
+    let kept = profiles(&lab).ok().to_owned();
+    lab.start("web1", "pvchv2");
+    let process = lab.processes_of("web1");
+
+    lab.stop_database(&primary);
+    for node in NODES {
+        is_away(&lab.pvc_on(node, &["provisioner", "profile", "list"]).fails_with_hint());
+    }
+    let asked = over_http(&lab, "provisioner/profile");
+    assert!(asked.ends_with("\n503"), "{asked}");
+    is_away(&asked);
+    is_away(&line(&lab, "provisioner create made4 web").fails_with_hint());
+    lab.pvc(&["vm", "info", "made4"]).fails(exit::NOT_FOUND);
+    everything_else_goes_on(&lab, &process);
+
+    lab.start_database(&primary);
+    let back = eventually("the provisioner answers", 60, || match profiles(&lab) {
+        found if found.code == 0 => Ok(found.stdout),
+        away => Err(away),
+    });
+    assert_eq!(back, kept, "it has what it had");
+    line(&lab, "provisioner create made4 web").says(&["made4"]);
+    goes_with_its_volumes(&lab, "pvchv1", "made4");
+    eventually("all copies follow", 120, || {
+        let runs = |node: &&str| lab.on(node, SAYS).stdout.contains("running");
+        let all: Vec<_> = NODES.into_iter().filter(runs).collect();
+        if all == NODES { Ok(()) } else { Err(format!("those of {all:?}")) }
+    });
+}
+
+fn profiles(lab: &Lab) -> Output {
+    line(lab, "provisioner profile list -f csv")
+}
+
+/// Body of what the API of the primary answers, and its status as the last line.
+fn over_http(lab: &Lab, path: &str) -> String {
+    let script = format!(
+        "curl --silent --max-time 60 --write-out '\\n%{{http_code}}' \
+         --header 'X-Api-Key: the-token-of-the-lab-which-nobody-else-reaches' \
+         http://10.99.0.250:7370/api/v1/{path}"
+    );
+    lab.on("pvchv1", &script).ok().trim().to_owned()
+}
+
+/// Checks that it is the database that is said to be away, and where to look.
+fn is_away(said: &str) {
+    assert!(said.contains("the provisioner's database"), "{said}");
+    assert!(said.contains("patronictl list"), "{said}");
+}
+
+/// Lists VMs, and stops and starts one that was running as `process` until now.
+fn everything_else_goes_on(lab: &Lab, process: &[u32]) {
+    assert_eq!(lab.processes_of("web1"), process, "the guest has noticed nothing");
+    line(lab, "vm list").says(&["web1"]);
+    line(lab, "vm stop web1 -y --wait").ok();
+    assert!(lab.running_on("web1").is_empty(), "it is off");
+    lab.start("web1", "pvchv3");
 }

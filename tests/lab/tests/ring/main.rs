@@ -6,6 +6,7 @@
 
 mod bring_up;
 mod database;
+mod debian;
 mod disasters;
 mod fencing;
 mod flushes;

@@ -3,9 +3,9 @@
 use std::fs;
 
 use pvc_lab_tests::{Lab, NODES};
-use pvc_standalone_tests::{eventually, repository};
+use pvc_standalone_tests::{Output, eventually, repository};
 
-const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGhlbGxv me@here";
+pub(crate) const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGhlbGxv me@here";
 
 /// Methods that the example without a system lacks: it makes a volume, writes it as a block device,
 /// and stands still in the middle if it is to.
@@ -40,7 +40,7 @@ from pvcworkerd.Daemon import config
 "#;
 
 /// A lab with the guest's image on every node, the pool `vms` and the profile `web`.
-fn with_profile() -> Lab {
+pub(crate) fn with_profile() -> Lab {
     let lab = Lab::whole();
     // Its image is made with it.
     lab.define("web1");
@@ -71,12 +71,13 @@ fn with_profile() -> Lab {
     lab
 }
 
-fn line(lab: &Lab, line: &str) -> pvc_standalone_tests::Output {
+/// `pvc` with a line of words that have no blanks in them.
+pub(crate) fn line(lab: &Lab, line: &str) -> Output {
     lab.pvc(&line.split(' ').collect::<Vec<_>>())
 }
 
 /// Removes a VM with its volumes, of which none stays.
-fn goes_with_its_volumes(lab: &Lab, node: &str, vm: &str) {
+pub(crate) fn goes_with_its_volumes(lab: &Lab, node: &str, vm: &str) {
     lab.pvc_on(node, &["vm", "stop", vm, "-y", "--wait"]).ok();
     // Ceph takes half a minute to forget the client of a node that has lost its power.
     eventually("nobody has its volumes open", 90, || {
@@ -89,6 +90,28 @@ fn goes_with_its_volumes(lab: &Lab, node: &str, vm: &str) {
 fn volumes_are_gone(lab: &Lab, node: &str, vm: &str) {
     let images = lab.on(node, "rbd ls vms");
     assert!(!images.ok().contains(vm), "{images}");
+}
+
+/// Removes from the trash, for good, whatever has one of these names.
+pub(crate) fn purge(lab: &Lab, node: &str, volumes: &[&str]) {
+    for volume in volumes {
+        let purge = format!(
+            "for id in $(rbd trash ls vms | awk '$2 == \"{volume}\" {{ print $1 }}'); do \
+             pvc --quiet --connection local --unsafe storage trash purge vms $id -y; done"
+        );
+        lab.on(node, &purge).ok();
+    }
+}
+
+/// Checks that what a script has mapped and mounted for a VM is gone, on whichever node it ran.
+pub(crate) fn nothing_is_mapped(lab: &Lab, vm: &str) {
+    let left = format!(
+        "ls -d /dev/rbd/vms/{vm}_sda /run/pvc/scripts/*/device-* 2>/dev/null
+        grep ' /tmp/target' /proc/mounts"
+    );
+    for node in NODES {
+        assert_eq!(lab.on(node, &left).stdout, "", "{node}");
+    }
 }
 
 /// A node that is another.
@@ -126,13 +149,7 @@ fn a_vm_of_an_image_on_ceph_runs_from_a_clone_and_survives_its_node() {
     let refused = lab.pvc_on(&there, &["image", "remove", "hello", "-y"]).fails(1).to_owned();
     assert!(refused.contains("`vms/made1_sda`"), "its disk stands on it: {refused}");
     goes_with_its_volumes(&lab, &there, "made1");
-    for volume in ["made1_sda", "made1_cidata"] {
-        let purge = format!(
-            "for id in $(rbd trash ls vms | awk '$2 == \"{volume}\" {{ print $1 }}'); do \
-             pvc --quiet --connection local --unsafe storage trash purge vms $id -y; done"
-        );
-        lab.on(&there, &purge).ok();
-    }
+    purge(&lab, &there, &["made1_sda", "made1_cidata"]);
     lab.pvc_on(&there, &["image", "remove", "hello", "-y"]).ok();
     lab.does(&["power", node, "on"]).ok();
 }
@@ -145,11 +162,7 @@ fn a_profiles_script_writes_to_ceph_and_its_vm_boots_from_that() {
     let runs = lab.running_on("made2");
     let [node] = &runs[..] else { panic!("it runs on {runs:?}") };
     lab.hears(node, "made2", "ready; type help");
-    // What it mapped and mounted is gone, on whichever node the script ran.
-    for node in ["pvchv1", "pvchv2", "pvchv3"] {
-        let left = "ls -d /dev/rbd/vms/made2_sda /run/pvc/scripts/*/device-* 2>/dev/null";
-        assert_eq!(lab.on(node, left).stdout, "", "{node}");
-    }
+    nothing_is_mapped(&lab, "made2");
     goes_with_its_volumes(&lab, node, "made2");
     userdata_are_held_against_the_schema(&lab);
 }
