@@ -4,19 +4,21 @@
 //! when it is done. If that process dies, the volume stays held, for it may be half of one thing
 //! and half of another: doing the same again takes the hold over and brings it to its end. Of new
 //! contents there never is a half, only a moment in which no volume has the name: the primary ends
-//! that, and nobody else. What a script works on is let go of by its task, or by the worker that
-//! takes the task back.
+//! that, and nobody else. What a script works on is let go of by the worker of its node, or when
+//! that node is [proven dead](has_nothing_mapped).
 //!
 //! Whoever starts a guest looks: the API before it writes the order, and the node that obeys it.
 //! That one lets the guest wait, also if it is one that a fence has given it: a guest that is late
 //! is better than one that begins on half a rollback. A guest that arrives from another node is
 //! not started, and a volume that it has is never held.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use crate::NodeName;
 use crate::cluster::Cluster;
 use crate::job::JobId;
+use crate::node::DaemonState;
 use crate::storage::{SnapshotName, TrashId, VolumeId};
 use crate::vm::VmRecord;
 
@@ -43,8 +45,9 @@ pub enum Purpose {
         /// `None` until they were looked for: then nothing has been moved there.
         trashed: Option<BTreeSet<TrashId>>,
     },
-    /// Scripts of these tasks, one at least, have it as a device, and may write it.
-    Mapped(BTreeSet<JobId>),
+    /// Scripts of these tasks, one at least, have it as a device, each on its node, and may write
+    /// it.
+    Mapped(BTreeMap<JobId, NodeName>),
 }
 
 impl VolumeHold {
@@ -89,7 +92,10 @@ impl fmt::Display for Purpose {
             Purpose::Other => f.write_str("changed in a way that this version does not know"),
             Purpose::Fill { .. } => f.write_str("given new contents"),
             Purpose::Mapped(jobs) => {
-                let tasks: Vec<String> = jobs.iter().map(|job| format!("task `{job}`")).collect();
+                let task = |(job, node): (&JobId, &NodeName)| {
+                    format!("task `{job}` on node `{node}`")
+                };
+                let tasks: Vec<String> = jobs.iter().map(task).collect();
                 write!(f, "worked on by the script of {}", tasks.join(" and of "))
             }
         }
@@ -128,7 +134,7 @@ impl Held {
             }
             Purpose::Mapped(jobs) => {
                 let ends: Vec<String> =
-                    jobs.iter().map(|job| format!("`pvc task cancel {job}`")).collect();
+                    jobs.keys().map(|job| format!("`pvc task cancel {job}`")).collect();
                 return format!("wait for it, or end it: {}", ends.join(" and "));
             }
         };
@@ -166,6 +172,25 @@ pub fn check_not_held(
     }
 }
 
+/// Refuses if the volume is held for anything but the script of `job` alone.
+pub fn check_held_by_none_but(
+    cluster: &Cluster,
+    volume: &VolumeId,
+    job: &JobId,
+) -> Result<(), Held> {
+    match cluster.holds.get(volume).map(|hold| &hold.purpose) {
+        Some(Purpose::Mapped(jobs)) if jobs.keys().all(|other| other == job) => Ok(()),
+        _ => check_not_held(cluster, volume, None),
+    }
+}
+
+/// Whether no script can have anything mapped on the node any more: it is proven dead, or no part
+/// of the cluster. One that only says nothing may be cut off, and its scripts go on.
+pub fn has_nothing_mapped(cluster: &Cluster, node: &NodeName) -> bool {
+    let node = cluster.nodes.get(node);
+    node.is_none_or(|node| node.daemon_state == DaemonState::Fenced)
+}
+
 /// Refuses if a volume that the VM names is held.
 pub fn check_none_held(cluster: &Cluster, vm: &VmRecord) -> Result<(), Held> {
     if cluster.holds.is_empty() {
@@ -179,6 +204,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::node::NodeRecord;
+    use crate::records;
 
     #[test]
     fn a_volume_that_is_held_is_so_for_all_but_the_same_purpose() {
@@ -263,20 +290,44 @@ mod tests {
 
     #[test]
     fn what_scripts_work_on_is_let_go_of_by_their_tasks() {
-        let jobs: BTreeSet<JobId> = [1, 2].map(JobId::from_bits).into();
-        let purpose = Purpose::Mapped(jobs);
+        let [first, second] = [1, 2].map(JobId::from_bits);
+        let on = |job: &JobId, node: &str| (job.clone(), NodeName::new(node));
+        let purpose = Purpose::Mapped([on(&first, "hv1"), on(&second, "hv2")].into());
         assert!(!purpose.can_be_taken_over());
         let volume = VolumeId::parse("vms/a").unwrap();
         let held = Held { volume: volume.clone(), purpose: purpose.clone() };
-        let words = "volume `vms/a` is being worked on by the script of task `00000001` and of \
-                     task `00000002`";
+        let words = "volume `vms/a` is being worked on by the script of task `00000001` on node \
+                     `hv1` and of task `00000002` on node `hv2`";
         assert_eq!(held.to_string(), words);
         let ends = "`pvc task cancel 00000001` and `pvc task cancel 00000002`";
         assert!(held.hint().ends_with(ends), "{}", held.hint());
         let hold = VolumeHold { volume: volume.clone(), purpose, by: "00000002".to_owned() };
         assert_eq!(hold.lost_snapshot(|_| false), None);
         let mut cluster = Cluster::default();
-        cluster.holds.insert(volume.clone(), Arc::new(hold));
-        assert_eq!(check_not_held(&cluster, &volume, None), Err(held));
+        cluster.holds.insert(volume.clone(), Arc::new(hold.clone()));
+        assert_eq!(check_not_held(&cluster, &volume, None), Err(held.clone()));
+        assert_eq!(check_held_by_none_but(&cluster, &volume, &first), Err(held));
+        let alone = VolumeHold { purpose: Purpose::Mapped([on(&first, "hv1")].into()), ..hold };
+        cluster.holds.insert(volume.clone(), Arc::new(alone));
+        assert_eq!(check_held_by_none_but(&cluster, &volume, &first), Ok(()));
+        assert!(check_held_by_none_but(&cluster, &volume, &second).is_err());
+        assert!(check_not_held(&cluster, &volume, None).is_err());
+    }
+
+    #[test]
+    fn a_node_has_nothing_mapped_when_it_is_proven_dead_or_removed() {
+        for (state, wanted) in [
+            (DaemonState::Run, false),
+            (DaemonState::Stop, false),
+            (DaemonState::Dead, false),
+            (DaemonState::Fenced, true),
+        ] {
+            let name = NodeName::new("hv1");
+            let node = NodeRecord { daemon_state: state.clone(), ..records::node("hv1") };
+            let nodes = [(name.clone(), Arc::new(node))].into();
+            let cluster = Cluster { nodes, ..Cluster::default() };
+            assert_eq!(has_nothing_mapped(&cluster, &name), wanted, "{state:?}");
+            assert!(has_nothing_mapped(&cluster, &NodeName::new("hv2")));
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! Volumes that are held: `/pvcrs/holds/{pool}:{volume}` with JSON, ours alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pvc_model::NodeName;
 use pvc_model::hold::{Purpose, VolumeHold};
 use pvc_model::job::JobId;
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
@@ -33,6 +34,8 @@ pub(super) const KIND: Kind = Kind {
     // What is under way is not what a restore brings back.
     is_observed: |_| true,
     is_for_scripts: |_| true,
+    // What scripts have mapped is let go of by the worker of their node.
+    for_jobs: &[ROOT],
     ..PLAIN
 };
 
@@ -48,7 +51,7 @@ struct Written {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     trashed: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    mapped: Option<Vec<String>>,
+    mapped: Option<BTreeMap<String, String>>,
 }
 
 fn id(name: &str) -> Option<VolumeId> {
@@ -78,7 +81,10 @@ fn known_purpose(written: Written) -> Option<Purpose> {
         (Some(snapshot), None, false, None) => Purpose::RollBack(SnapshotName::new(snapshot)),
         (None, Some(bytes), false, None) => Purpose::Shrink(bytes),
         (None, None, false, Some(jobs)) => {
-            let jobs: BTreeSet<JobId> = jobs.iter().filter_map(|job| JobId::parse(job)).collect();
+            let known = |(job, node): (&String, &String)| {
+                Some((JobId::parse(job)?, NodeName::new(node.as_str())))
+            };
+            let jobs: BTreeMap<JobId, NodeName> = jobs.iter().filter_map(known).collect();
             // Of no task that this version knows.
             if jobs.is_empty() {
                 return None;
@@ -109,7 +115,8 @@ pub(crate) fn put(draft: &mut Draft<'_>, hold: &VolumeHold) {
             Written { fill: true, trashed, ..none }
         }
         Purpose::Mapped(jobs) => {
-            let jobs = jobs.iter().map(JobId::to_string).collect();
+            let jobs = jobs.iter().map(|(job, node)| (job.to_string(), node.to_string()));
+            let jobs = jobs.collect();
             Written { mapped: Some(jobs), ..none }
         }
         // It is read as such again.
@@ -173,9 +180,9 @@ mod tests {
         let fill = read_back(r#"{"by":"x","fill":true,"trashed":["1a","../b"]}"#).expect("one");
         let trashed = TrashId::parse("1a").into_iter().collect();
         assert_eq!(fill.purpose, Purpose::Fill { trashed: Some(trashed) });
-        let text = r#"{"by":"x","mapped":["00000001","no task"]}"#;
+        let text = r#"{"by":"x","mapped":{"00000001":"hv1","no task":"hv2"}}"#;
         let mapped = read_back(text).expect("it is one");
-        assert_eq!(mapped.purpose, Purpose::Mapped([JobId::from_bits(1)].into()));
+        assert_eq!(mapped.purpose, Purpose::Mapped([(JobId::from_bits(1), "hv1".into())].into()));
         let both = r#"{"by":"x","shrink":1,"roll_back":"y"}"#;
         let long = " ".repeat(MOST_JSON + 1);
         for text in [
@@ -185,8 +192,9 @@ mod tests {
             both,
             r#"{"by":"x","shrink":-1}"#,
             r#"{"by":"x","fill":false}"#,
-            r#"{"by":"x","mapped":[]}"#,
-            r#"{"by":"x","mapped":["00000001"],"fill":true}"#,
+            r#"{"by":"x","mapped":{}}"#,
+            r#"{"by":"x","mapped":["00000001"]}"#,
+            r#"{"by":"x","mapped":{"00000001":"hv1"},"fill":true}"#,
             r#"{"by":"x","of_tomorrow":1}"#,
             "no JSON",
             long.as_str(),
