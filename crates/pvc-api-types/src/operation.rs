@@ -23,6 +23,10 @@ use crate::param::Parameters;
 /// The path below which all operations are.
 pub const ROOT: &str = "/api/v1";
 
+/// Header of a reply to a read that is as the server last saw the cluster, whose store it cannot
+/// reach. `Age` beside it says for how many seconds.
+pub const STALE: &str = "x-pvc-stale";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     Get,

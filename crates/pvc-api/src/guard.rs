@@ -3,10 +3,12 @@
 use std::panic::AssertUnwindSafe;
 
 use axum::extract::{Request, State};
+use axum::http::header::AGE;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
+use pvc_api_types::operation;
 use pvc_ports::SessionState;
 
 use crate::error::ApiError;
@@ -29,14 +31,19 @@ pub async fn catch_panics(request: Request, next: Next) -> Response {
     }
 }
 
-const STALE: HeaderName = HeaderName::from_static("x-pvc-stale");
+const STALE: HeaderName = HeaderName::from_static(operation::STALE);
 
-/// Marks what is read while the store cannot be reached: it is as this process last saw it.
+/// Marks what is read while the store cannot be reached, with its age: it is as this process last
+/// saw it.
 pub async fn mark_stale(State(api): State<ApiState>, request: Request, next: Next) -> Response {
     let reads = request.method() == Method::GET;
     let mut response = next.run(request).await;
     if reads && !matches!(*api.store().session().borrow(), SessionState::Connected { .. }) {
-        response.headers_mut().insert(STALE, HeaderValue::from_static("true"));
+        let headers = response.headers_mut();
+        headers.insert(STALE, HeaderValue::from_static("true"));
+        if let Some(outage) = api.store().outage() {
+            headers.insert(AGE, HeaderValue::from(outage.as_secs()));
+        }
     }
     response
 }

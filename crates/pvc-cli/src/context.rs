@@ -133,6 +133,7 @@ impl Pvc {
             };
             self.client = Some(Client::new(Options {
                 observer,
+                stale: (!self.global.silent).then_some(warn_of_stale as fn(Option<Duration>)),
                 timeout: self.global.timeout,
                 dry_run: self.dry_run,
                 ..options(&connection)
@@ -203,6 +204,7 @@ pub fn options(connection: &Connection) -> Options {
         timeout: None,
         dry_run: false,
         observer: None,
+        stale: None,
     }
 }
 
@@ -220,6 +222,19 @@ fn banner(connection: &Connection) -> String {
         connection.authority(),
         connection.scheme,
     )
+}
+
+/// Says that answers are as the API last saw the cluster: without its store it cannot know more.
+fn warn_of_stale(age: Option<Duration>) {
+    let age = age.map(|age| i64::try_from(age.as_secs()).unwrap_or(i64::MAX));
+    let since = match age {
+        Some(seconds) => format!("as of {} ago", output::units::age(seconds)),
+        None => "as the API last saw it".to_owned(),
+    };
+    output::aside(format!(
+        "warning: the API cannot reach the cluster's store: what follows is {since}"
+    ));
+    output::aside("hint: is a majority of the coordinators' ZooKeeper servers running?");
 }
 
 /// Tells of one exchange on standard error, without keys: headers are those of the answer.

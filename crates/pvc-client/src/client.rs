@@ -1,14 +1,16 @@
 //! Client of one server.
 
 use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::fmt::rfc2822::DateTimeParser;
-use pvc_api_types::operation::{self, Method, Operation, ROOT};
+use pvc_api_types::operation::{self, Method, Operation, ROOT, STALE};
 use pvc_api_types::param::{Nothing, Parameters};
 use pvc_api_types::{Message, TaskRef};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use ureq::http::header::AGE;
 use ureq::http::{HeaderValue, Request, Response, StatusCode};
 use ureq::{Agent, Body};
 
@@ -50,6 +52,9 @@ pub struct Options {
     pub dry_run: bool,
     /// Called after each exchange, for `--debug`.
     pub observer: Option<fn(&Exchange<'_>)>,
+    /// Called at the first answer that is as the server last saw the cluster, whose store it
+    /// cannot reach, with the time since then, if the server says it.
+    pub stale: Option<fn(Option<Duration>)>,
 }
 
 /// Request and what came back, for an observer.
@@ -96,6 +101,8 @@ pub struct Client {
     pub(crate) options: Options,
     /// Number of times that a reading request is tried.
     attempts: u32,
+    /// Whether the caller knows that answers are stale.
+    said_stale: AtomicBool,
 }
 
 impl Client {
@@ -115,7 +122,8 @@ impl Client {
         if is_loopback(&options.base) {
             config = config.proxy(None);
         }
-        Self { agent: config.build().new_agent(), options, attempts: ATTEMPTS }
+        let (agent, said_stale) = (config.build().new_agent(), AtomicBool::new(false));
+        Self { agent, options, attempts: ATTEMPTS, said_stale }
     }
 
     /// Gives up sooner than the API's longest answers need: for completions and overviews that
@@ -459,7 +467,23 @@ impl Client {
                 .map_err(ureq::Error::from)
                 .and_then(|request| self.go(request, limits)),
         };
-        response.map_err(|error| self.failed(error, limits))
+        let response = response.map_err(|error| self.failed(error, limits))?;
+        self.note_stale(&response);
+        Ok(response)
+    }
+
+    /// Tells the caller, once, of an answer that is marked as stale. What failed says why itself.
+    fn note_stale(&self, response: &Response<Body>) {
+        let Some(report) = self.options.stale else { return };
+        let headers = response.headers();
+        if response.status().is_server_error()
+            || !headers.contains_key(STALE)
+            || self.said_stale.swap(true, Ordering::Relaxed)
+        {
+            return;
+        }
+        let age: Option<u64> = headers.get(AGE).and_then(|age| age.to_str().ok()?.parse().ok());
+        report(age.map(Duration::from_secs));
     }
 
     fn go<B: ureq::AsSendBody>(

@@ -241,6 +241,7 @@ mod tests {
                 timeout,
                 dry_run: false,
                 observer: None,
+                stale: None,
             })
         };
         assert_eq!(client(None).longest_pause(Pace::Steady), SILENCE);

@@ -80,6 +80,7 @@ fn client(base: String, timeout: Option<Duration>) -> Client {
         timeout,
         dry_run: false,
         observer: None,
+        stale: None,
     })
 }
 

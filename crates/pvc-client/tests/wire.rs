@@ -14,6 +14,7 @@ use pvc_api_types::operations::vm::{
     StateChange, StateWord, VmFilter,
 };
 use pvc_api_types::param::Flag;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use pvc_api_types::Vm;
@@ -34,6 +35,7 @@ fn options(base: String) -> Options {
         timeout: None,
         dry_run: false,
         observer: None,
+        stale: None,
     }
 }
 
@@ -147,6 +149,34 @@ fn a_failure_that_was_answered_is_not_lost_to_a_second_try_that_is_not_answered_
     );
     assert_eq!(error.hint().as_deref(), Some("does it run?"));
     assert_eq!(stub.lines().len(), 2);
+}
+
+#[test]
+fn answers_that_are_as_the_server_last_saw_the_cluster_are_reported_once() {
+    static REPORTED: Mutex<Vec<Option<Duration>>> = Mutex::new(Vec::new());
+    fn report(age: Option<Duration>) {
+        REPORTED.lock().unwrap().push(age);
+    }
+    let old = Some(Duration::from_secs(72));
+    for (code, headers, expected) in [
+        (200, "X-Pvc-Stale: true\r\nAge: 72\r\n", vec![old]),
+        (404, "X-Pvc-Stale: true\r\nAge: 72\r\n", vec![old]),
+        (200, "X-Pvc-Stale: true\r\n", vec![None]),
+        // Of whatever is between.
+        (200, "Age: 72\r\n", vec![]),
+        (200, "", vec![]),
+        // An error says what is wrong.
+        (501, "X-Pvc-Stale: true\r\nAge: 72\r\n", vec![]),
+    ] {
+        let stub = Stub::start(move |_, _| status(code, "[]").with_headers(headers));
+        let client = Client::new(Options { stale: Some(report), ..options(stub.base()) });
+        for _ in 0..2 {
+            let answer = client.read(GetVm, [], &VmFilter::default());
+            assert_eq!(answer.is_ok(), code == 200);
+        }
+        let reported: Vec<_> = REPORTED.lock().unwrap().drain(..).collect();
+        assert_eq!(reported, expected, "{code} {headers}");
+    }
 }
 
 #[test]

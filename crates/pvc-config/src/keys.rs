@@ -55,6 +55,8 @@ pub(crate) struct Key {
     /// The default in standalone mode, where it differs. `{state}/` begins a path in the state
     /// directory.
     pub alone: Option<&'static str>,
+    /// Whether PVC 1.0.3 does not know the key; it passes over what it does not know.
+    pub ours: bool,
     pub about: &'static str,
 }
 
@@ -68,6 +70,7 @@ const fn key(path: &'static str, kind: Kind, about: &'static str) -> Key {
         need: Need::Optional,
         default: None,
         alone: None,
+        ours: false,
         about,
     }
 }
@@ -115,6 +118,11 @@ impl Key {
 
     const fn alone(mut self, text: &'static str) -> Self {
         self.alone = Some(text);
+        self
+    }
+
+    const fn ours(mut self) -> Self {
+        self.ours = true;
         self
     }
 }
@@ -294,8 +302,9 @@ pub(crate) const KEYS: &[Key] = &[
         "Keep everybody but the nodes off the ports that the nodes have for each other: see the \
          manual (security). Needs `subsystem.enable_networking`.",
     )
-    .default("false"),
-    key("cluster.firewall.allow", Kind::Sources, "Who else may reach them."),
+    .default("false")
+    .ours(),
+    key("cluster.firewall.allow", Kind::Sources, "Who else may reach them.").ours(),
     // database
     key("database.zookeeper.port", Kind::Port, "Port of ZooKeeper on the coordinators.")
         .need(Need::Cluster)
@@ -305,29 +314,33 @@ pub(crate) const KEYS: &[Key] = &[
         Kind::Secret,
         "With which the cluster's records can be closed to everybody else: see the manual \
          (security). The same on every node.",
-    ),
-    key(ZOOKEEPER_TLS, Kind::Flag, "Speak TLS with ZooKeeper.").default("false"),
+    )
+    .ours(),
+    key(ZOOKEEPER_TLS, Kind::Flag, "Speak TLS with ZooKeeper.").default("false").ours(),
     key(
         "database.zookeeper.ssl.port",
         Kind::Port,
         "Its `secureClientPort` on the \
                                                     coordinators.",
     )
-    .default("2281"),
+    .default("2281")
+    .ours(),
     key(
         "database.zookeeper.ssl.authority",
         Kind::File,
         "Who signs the certificates of the \
                                                          servers, PEM.",
     )
-    .need(Need::ClusterWith(&[ZOOKEEPER_TLS])),
+    .need(Need::ClusterWith(&[ZOOKEEPER_TLS]))
+    .ours(),
     key(
         "database.zookeeper.ssl.certificate",
         Kind::File,
         "What this node shows to them, PEM. \
                                                            Needed where they ask for it.",
-    ),
-    key("database.zookeeper.ssl.private_key", Kind::File, "Its private key, PEM."),
+    )
+    .ours(),
+    key("database.zookeeper.ssl.private_key", Kind::File, "Its private key, PEM.").ours(),
     key(
         "database.keydb.hostname",
         Kind::Host,
@@ -467,21 +480,24 @@ pub(crate) const KEYS: &[Key] = &[
         Kind::Count { min: 1, unit: "VMs" },
         "VMs that a flush moves or shuts down at once, and that `ready` brings back at once.",
     )
-    .default("4"),
+    .default("4")
+    .ours(),
     key(
         "migration.tls",
         Kind::Flag,
         "Encrypt guests on their way. QEMU of every node needs its certificates for it \
          (`migrate_tls_x509_cert_dir` in `/etc/libvirt/qemu.conf`).",
     )
-    .default("false"),
+    .default("false")
+    .ours(),
     key(
         "migration.libvirt_tls",
         Kind::Flag,
         "Give orders to the libvirt of other nodes over TLS (`qemu+tls`), with certificates on \
          both sides: see the manual (security).",
     )
-    .default("false"),
+    .default("false")
+    .ours(),
     // logging
     key("logging.debug_logging", Kind::Flag, "Log every step.").old(&["debug"]).default("false"),
     key("logging.file_logging", Kind::Flag, "Log to files in `path.system_log_directory`.")
@@ -558,7 +574,8 @@ pub(crate) const KEYS: &[Key] = &[
         "Whether a guest has to get a token before the metadata service tells it anything, as with \
          IMDSv2; the primary's setting counts.",
     )
-    .default("false"),
+    .default("false")
+    .ours(),
     key("guest_networking.bridge_mtu", Kind::Mtu, "Largest MTU of a bridged network.")
         .old_optional(&["system.configuration.networking.bridge_mtu"])
         .need(WITH_NETWORKING),
@@ -569,30 +586,35 @@ pub(crate) const KEYS: &[Key] = &[
          addresses: see the manual (networks for VMs). Off, names of guests are known in their \
          networks alone.",
     )
-    .default("false"),
+    .default("false")
+    .ours(),
     key(
         "guest_networking.evpn.enabled",
         Kind::Flag,
         "PVC writes its part of `/etc/frr/frr.conf`, on this node: see the manual (networks for \
          VMs). Off, the file is the installation's, as with PVC 1.0.3.",
     )
-    .default("false"),
+    .default("false")
+    .ours(),
     key(
         "guest_networking.evpn.asn",
         Kind::Count { min: 1, unit: "an autonomous system" },
         "Number of the cluster's autonomous system in BGP, the same on each node.",
     )
-    .default("65500"),
+    .default("65500")
+    .ours(),
     key(
         "guest_networking.evpn.routers",
         Kind::Sources,
         "Addresses of routers outside that managed networks are announced to.",
-    ),
+    )
+    .ours(),
     key(
         "guest_networking.evpn.router_asn",
         Kind::Count { min: 1, unit: "an autonomous system" },
         "Number of the routers' autonomous system; if not given, the cluster's.",
-    ),
+    )
+    .ours(),
     key(
         "guest_networking.sriov_enable",
         Kind::Flag,
@@ -666,38 +688,41 @@ pub(crate) const KEYS: &[Key] = &[
         "api.listen.names",
         Kind::Hosts,
         "Names by which clients without a token may reach the API over plain HTTP, beside those of \
-         the nodes (PVC 1.0 does not know this key).",
-    ),
+         the nodes.",
+    )
+    .ours(),
     key(
         "api.refuse_memory_overcommit",
         Kind::Flag,
         "Refuse to start a VM when its node has not the memory for all VMs that are to run there; \
-         otherwise it is said and done (PVC 1.0 does not know this key).",
+         otherwise it is said and done.",
     )
-    .default("false"),
+    .default("false")
+    .ours(),
     key(
         "api.removed_volume_hours",
         Kind::Count { min: 0, unit: "hours" },
         "Time for which a volume that is removed is kept in the trash of its pool, from where `pvc \
-         storage trash restore` brings it back; 0 removes it at once (PVC 1.0 does not know this \
-         key).",
+         storage trash restore` brings it back; 0 removes it at once.",
     )
-    .default("24"),
+    .default("24")
+    .ours(),
     key(
         "api.images.directory",
         Kind::Directory,
         "Where images of volumes are kept while they are read or made; made if it is not there. \
-         See the manual (storage) for one below `/home`, `/root`, `/usr` or `/etc` (PVC 1.0 does \
-         not know this key).",
+         See the manual (storage) for one below `/home`, `/root`, `/usr` or `/etc`.",
     )
-    .default("/var/tmp"),
+    .default("/var/tmp")
+    .ours(),
     key(
         "api.images.least_free_mib",
         Kind::Count { min: 0, unit: "MiB" },
         "Room that is left to others on the file system of that directory: an image that would \
-         take more is refused. If not given, a tenth of it, but 512 MiB at least and 8 GiB at most \
-         (PVC 1.0 does not know this key).",
-    ),
+         take more is refused. If not given, a tenth of it, but 512 MiB at least and 8 GiB at \
+         most.",
+    )
+    .ours(),
     key(
         "api.authentication.enabled",
         Kind::Flag,
@@ -723,10 +748,11 @@ pub(crate) const KEYS: &[Key] = &[
     key(
         "api.token[].role",
         Kind::Choice(Role::OF_TOKENS),
-        "What its holder may do; see the manual (security) (PVC 1.0 does not know this key, and \
-         lets each token do everything).",
+        "What its holder may do; see the manual (security). To PVC 1.0.3 each token may do \
+         everything.",
     )
-    .default("administrator"),
+    .default("administrator")
+    .ours(),
     key(TLS, Kind::Flag, "Serve HTTPS.").default("false"),
     key("api.ssl.certificate", Kind::File, "Certificate chain, PEM.").need(Need::With(TLS)),
     key("api.ssl.private_key", Kind::File, "Its private key, PEM.").need(Need::With(TLS)),
@@ -737,30 +763,36 @@ pub(crate) const KEYS: &[Key] = &[
         "Size of the volume that `pvc storage benchmark run` makes.",
     )
     .default("64")
-    .alone("8"),
+    .alone("8")
+    .ours(),
     key("benchmark.test_seconds", Kind::Seconds, "How long each of its eight tests takes.")
-        .default("75"),
+        .default("75")
+        .ours(),
     // provisioner
     key(
         "provisioner.vm_id_mode",
         Kind::Choice(&["trailing", "legacy"]),
         "The number of a VM for scripts: the digits at the end of its name, or 0 as in PVC 1.0.3.",
     )
-    .default("trailing"),
+    .default("trailing")
+    .ours(),
     key(
         "provisioner.script_phase_seconds",
         Kind::Seconds,
         "How long one method of a script may take.",
     )
-    .default("7200"),
+    .default("7200")
+    .ours(),
     key("provisioner.script_seconds", Kind::Seconds, "How long all of them may take together.")
-        .default("14400"),
+        .default("14400")
+        .ours(),
     key(
         "provisioner.script_memory_mib",
         Kind::Count { min: 64, unit: "MiB" },
         "Memory that the processes of a script may use together, where the worker may limit it.",
     )
-    .default("4096"),
+    .default("4096")
+    .ours(),
     // jobs
     key("autobackup", Kind::Section, "Scheduled backups; none if empty or absent."),
     key(
@@ -775,15 +807,18 @@ pub(crate) const KEYS: &[Key] = &[
         Kind::Directory,
         "Where standalone mode keeps everything. If not given, what `PVC_STATE` says, else \
          `/var/lib/pvc`.",
-    ),
+    )
+    .ours(),
     key("standalone.volume_directory", Kind::Directory, "Where standalone mode keeps volumes.")
-        .alone("{state}/volumes"),
+        .alone("{state}/volumes")
+        .ours(),
     key(
         "standalone.libvirt_uri",
         Kind::Text,
         "Which libvirt to use; this machine's own if not \
                                                given.",
-    ),
+    )
+    .ours(),
 ];
 
 /// The sections and lists that mean something by being there, besides those that keys are in.

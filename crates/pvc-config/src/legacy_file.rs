@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::config::{AddressSelection, Config};
+use crate::keys::{self, OldPlace};
 use crate::yaml;
 
 const LEGACY: &str = include_str!("../tests/legacy/pvc.conf");
@@ -13,21 +14,6 @@ const KEYS: &str = include_str!("../tests/legacy/keys.txt");
 const MORE_KEYS: &str = include_str!("../tests/legacy/more-keys.txt");
 const SAMPLE: &str = include_str!("../../../packaging/config/pvc.conf");
 const LAB: &str = include_str!("../../../lab/node/files/etc/pvc/pvc.conf");
-
-/// Keys that only a file of ours has. PVC 1.0.3 looks up the keys that it knows and passes over
-/// others.
-const OURS: [&str; 10] = [
-    "cluster.firewall.enabled",
-    "api.images.least_free_mib",
-    "guest_networking.dns.enabled",
-    "guest_networking.evpn.enabled",
-    "benchmark.volume_gib",
-    "benchmark.test_seconds",
-    "provisioner.vm_id_mode",
-    "provisioner.script_phase_seconds",
-    "provisioner.script_seconds",
-    "provisioner.script_memory_mib",
-];
 
 /// A key of PVC 1.0.3.
 #[derive(Debug, PartialEq)]
@@ -45,6 +31,13 @@ fn known(tables: &[&'static str]) -> BTreeMap<&'static str, Known> {
             (path.trim_end_matches('?'), Known { kind, required })
         })
         .collect()
+}
+
+/// Whether only a file of ours has the key at this place. PVC 1.0.3 looks up the keys that it knows
+/// and passes over others.
+fn is_ours(place: &str) -> bool {
+    let path = place.trim_end_matches("[]");
+    keys::KEYS.iter().any(|key| key.ours && key.path == path)
 }
 
 /// Each value in a file with its place and its type to YAML 1.1; items of a list share a place.
@@ -127,7 +120,7 @@ fn a_file_of_ours_is_read_by_pvc_1_0_3_as_well() {
     let known = known(&[KEYS, MORE_KEYS]);
     for (name, text) in [("packaging/config/pvc.conf", SAMPLE.to_owned()), ("the lab's", lab())] {
         let found = found(&text);
-        for (path, kind) in found.iter().filter(|(path, _)| !OURS.contains(&path.as_str())) {
+        for (path, kind) in found.iter().filter(|(path, _)| !is_ours(path)) {
             let there = known.get(path.as_str()).map(|known| known.kind);
             assert_eq!(there, Some(*kind), "{name}: `{path}`, as PVC 1.0.3 knows it and as it is");
         }
@@ -141,6 +134,21 @@ fn a_file_of_ours_is_read_by_pvc_1_0_3_as_well() {
             Config::parse(&text, "pvc.conf", "hv1").is_ok() || name.starts_with("packaging"),
             "{name}"
         );
+    }
+}
+
+#[test]
+fn each_key_that_pvc_1_0_3_does_not_know_is_marked_as_one_of_ours_and_no_other() {
+    let known = known(&[KEYS, MORE_KEYS]);
+    let is_known = |path: &str| {
+        let below = format!("{path}.");
+        known.keys().any(|place| place.trim_end_matches("[]") == path || place.starts_with(&below))
+    };
+    for key in keys::KEYS.iter().filter(|key| key.old != OldPlace::Only) {
+        let places = keys::NETWORKS.map(|net| key.path.replace("{net}", net));
+        let is_known = places.iter().any(|place| is_known(place));
+        assert_eq!(key.ours, !is_known, "`{}`", key.path);
+        assert!(!key.ours || key.about.ends_with('.'), "`{}`: the page says it there", key.path);
     }
 }
 

@@ -40,9 +40,17 @@ fn row(key: &Key, path: &str, old: &str) -> String {
         default(key),
         need(key),
         old.to_owned(),
-        key.about.to_owned(),
+        about(key),
     ];
     format!("| {} |\n", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
+}
+
+/// The sentences about the key, the last of which says whether it is one of ours.
+fn about(key: &Key) -> String {
+    match key.about.strip_suffix('.').filter(|_| key.ours) {
+        Some(text) => format!("{text} (PVC 1.0.3 does not know this key)."),
+        None => key.about.to_owned(),
+    }
 }
 
 fn default(key: &Key) -> String {

@@ -8,6 +8,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::job::course::{Course, Failure};
 use pvc_model::job::osd::given_up;
 use pvc_model::job::{Job, JobId, JobProgress, JobSpec, JobState, JobWork, Steps};
+use pvc_model::node::DaemonState;
 use pvc_ports::{Clock, Random};
 use pvc_store::{Change, ChangeError, Changes, Expect, Store};
 
@@ -77,6 +78,18 @@ pub async fn submit<E>(
             Ok((changes, spec))
         })
         .await
+}
+
+/// A node whose worker does work that needs nothing of a node of its own: the primary if it can, or
+/// else any that runs.
+pub(crate) fn substitute(cluster: &Cluster, work: &JobWork) -> Option<NodeName> {
+    let can = |node: &&NodeName| {
+        let record = cluster.nodes.get(*node);
+        let runs = record.is_some_and(|record| record.daemon_state == DaemonState::Run);
+        let worker = cluster.workers.get(*node);
+        runs && worker.is_some_and(|worker| worker.kinds.contains(work.name()))
+    };
+    cluster.config.primary.as_ref().filter(can).or_else(|| cluster.nodes.keys().find(can)).cloned()
 }
 
 pub(crate) fn unused(cluster: &Cluster, random: &dyn Random) -> JobId {

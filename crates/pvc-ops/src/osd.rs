@@ -19,7 +19,7 @@ use pvc_model::{NodeName, shown, with_causes};
 use pvc_ports::{Clock, OsdError, Random, Storage, StorageCluster};
 use pvc_store::{ChangeError, Changes, Store};
 
-use crate::job::{JobRequest, submit};
+use crate::job::{JobRequest, submit, substitute};
 use crate::refusal::{Kind, NoNode, Refusal, find_node};
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -293,14 +293,6 @@ fn living<'a>(cluster: &'a Cluster, node: &str) -> Result<&'a NodeRecord, OsdRef
 pub fn is_of_fenced_node(cluster: &Cluster, record: &OsdRecord) -> bool {
     let node = cluster.node(&record.node);
     node.is_some_and(|node| node.daemon_state == DaemonState::Fenced)
-}
-
-/// A node whose worker does work that needs no disk: the primary if it can, or else any.
-fn substitute(cluster: &Cluster, work: &JobWork) -> Option<NodeName> {
-    let can = |node: &&NodeName| {
-        living(cluster, node.as_str()).is_ok() && check_worker(cluster, node, work).is_ok()
-    };
-    cluster.config.primary.as_ref().filter(can).or_else(|| cluster.nodes.keys().find(can)).cloned()
 }
 
 fn check_worker(cluster: &Cluster, node: &NodeName, work: &JobWork) -> Result<(), OsdRefusal> {

@@ -115,6 +115,16 @@ fn tab_offers_the_names_of_the_vms_there_are() {
 }
 
 #[test]
+fn tab_says_nothing_of_an_api_that_cannot_reach_its_store() {
+    let stale = |request: &Received, before| {
+        cluster(request, before).with_headers("X-Pvc-Stale: true\r\nAge: 150\r\n")
+    };
+    let output = complete(&User::of(&Stub::start(stale)), &["vm", "start", ""]);
+    assert!(out(&output).contains("web1"), "{output:?}");
+    assert_eq!(err(&output), "");
+}
+
+#[test]
 fn tab_is_quick_and_silent_when_nobody_answers() {
     let user = User::without_connection().with("PVC_CONFIG_FILE", "/nonexistent");
     let started = Instant::now();

@@ -22,6 +22,27 @@ fn a_list_is_data_on_standard_output_and_a_banner_on_standard_error() {
     assert_eq!(stub.lines(), ["GET /vm?negate=False"], "without colours nothing more is asked");
 }
 
+#[test]
+fn what_an_api_without_its_store_last_saw_is_data_as_ever_and_a_warning_says_its_age() {
+    for (headers, since) in [
+        ("X-Pvc-Stale: true\r\nAge: 150\r\n", "as of 3 minutes ago"),
+        ("X-Pvc-Stale: true\r\n", "as the API last saw it"),
+    ] {
+        let stale =
+            move |request: &Received, before| cluster(request, before).with_headers(headers);
+        let user = User::of(&Stub::start(stale));
+        let output = user.run(&["-q", "vm", "list", "-f", "raw"]);
+        assert_eq!((code(&output), out(&output).as_str()), (0, "db1\nweb1\n"), "{output:?}");
+        let expected = format!(
+            "warning: the API cannot reach the cluster's store: what follows is {since}\n\
+             hint: is a majority of the coordinators' ZooKeeper servers running?\n"
+        );
+        assert_eq!(err(&output), expected);
+        let output = user.run(&["-s", "vm", "list"]);
+        assert_eq!((code(&output), err(&output)), (0, String::new()));
+    }
+}
+
 /// A cluster with something in each of its lists.
 fn full_cluster(request: &Received, before: usize) -> Reply {
     match request.path() {

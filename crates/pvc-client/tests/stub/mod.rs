@@ -36,15 +36,23 @@ impl Received {
 /// Reply to a request.
 pub struct Reply {
     pub status: u16,
+    /// Lines beside those of every reply, each with its end.
+    pub headers: String,
     pub body: String,
 }
 
+impl Reply {
+    pub fn with_headers(self, headers: &str) -> Self {
+        Self { headers: headers.to_owned(), ..self }
+    }
+}
+
 pub fn ok(body: impl Into<String>) -> Reply {
-    Reply { status: 200, body: body.into() }
+    status(200, body)
 }
 
 pub fn status(status: u16, body: impl Into<String>) -> Reply {
-    Reply { status, body: body.into() }
+    Reply { status, headers: String::new(), body: body.into() }
 }
 
 type Answers = dyn Fn(&Received, usize) -> Reply + Send + Sync;
@@ -98,9 +106,10 @@ fn serve(stream: &TcpStream, log: &Mutex<Vec<Received>>, answers: &Answers) {
     let mut stream = stream;
     let head = format!(
         "HTTP/1.1 {} Stub\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: \
-         close\r\n\r\n",
+         close\r\n{}\r\n",
         reply.status,
-        reply.body.len()
+        reply.body.len(),
+        reply.headers
     );
     let _ =
         stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(reply.body.as_bytes()));

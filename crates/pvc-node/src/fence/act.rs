@@ -214,21 +214,9 @@ impl Actor {
         note.failed_attempts += 1;
         note.last_failure = why.to_owned();
         self.note(node, note).await;
-        // A legacy peer has the addresses for as long as it has power: who takes them meanwhile is
-        // for an operator.
+        let has_bmc = self.bmc(node).is_some();
         let has_role = self.shared.store.view().config.primary.as_ref() == Some(node);
-        let role = match has_role {
-            true => {
-                "; and as it was primary, nobody is: once you know that it is off, `pvc node \
-                 primary NODE`"
-            }
-            false => "",
-        };
-        let message = format!(
-            "node {node} is silent and could not be fenced: {why}. Its VMs stay down until it is \
-             proven dead: it is \
-             tried again and again. Mend its BMC, or bring the node back{role}"
-        );
+        let message = fence_failed(node, why, has_bmc, has_role);
         self.shared.raise(&fault_id("FENCE_FAILED", node.as_str()), &message).await;
         Ended::NotCutOff
     }
@@ -527,6 +515,30 @@ pub(super) fn late(step: &Step) -> Ended {
         Step::PowerOn => Ended::NotSwitchedOn,
         Step::Suspect { .. } | Step::Prove { .. } => Ended::Done,
     }
+}
+
+/// Fault of a node that could not be fenced: why, and what an operator can do about it.
+fn fence_failed(node: &NodeName, why: &str, has_bmc: bool, was_primary: bool) -> String {
+    let (until, remedy) = match has_bmc {
+        true => (
+            "it is proven dead: it is tried again and again",
+            "Mend its BMC, or bring the node back",
+        ),
+        false => ("it is back: without a BMC nothing proves it dead", "Bring the node back"),
+    };
+    // A legacy peer has the addresses for as long as it has power: who takes them meanwhile is
+    // for an operator.
+    let role = match was_primary {
+        true => {
+            "; and as it was primary, nobody is: once you know that it is off, `pvc node primary \
+             NODE`"
+        }
+        false => "",
+    };
+    format!(
+        "node {node} is silent and could not be fenced: {why}. Its VMs stay down until {until}. \
+         {remedy}{role}"
+    )
 }
 
 /// Takes the primary role from a dead node, so that another can have it.

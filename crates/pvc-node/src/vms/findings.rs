@@ -107,7 +107,9 @@ fn message(shared: &Shared, uuid: Uuid, name: &str, finding: &Finding) -> String
         Finding::RunsOn(other) => {
             format!(
                 "VM {name} is not started on {node}: node {other} still says that it runs there. \
-                 Start the daemon of {other}, which ends its copy, or fence {other}"
+                 Start the daemon of {other}, which ends its copy. If {other} is dead, the VM \
+                 starts once that is proven: `pvc node info {other}` shows what keeps it from \
+                 being so"
             )
         }
         Finding::VolumeHeld(held) => format!(

@@ -3,12 +3,13 @@
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{JobSpec, JobVm, JobWork};
+use pvc_model::node::DaemonState;
 use pvc_model::vm::locks::{Kept, Moment, may_flush};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_ports::{Clock, Random};
 use pvc_store::{ChangeError, Changes, Store};
 
-use crate::job::{JobRequest, submit};
+use crate::job::{JobRequest, submit, substitute};
 use crate::refusal::{BeingRenamed, Homeless, Kind, NoVm, Refusal, find_vm, node_of};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,6 +25,16 @@ pub enum FlushRefusal {
         "VM `{vm}` runs on node `{node}`; breaking the locks of a running VM destroys its data"
     )]
     Runs { vm: String, node: NodeName },
+    #[error(
+        "node `{node}`, which VM `{vm}` is assigned to, is silent and not proven dead: its guest \
+         may run"
+    )]
+    Silent { vm: String, node: NodeName },
+    #[error(
+        "node `{node}` is fenced, and no worker of another one knows tasks of kind `{}`",
+        JobWork::FLUSH_LOCKS
+    )]
+    NoSubstitute { node: NodeName },
     #[error(transparent)]
     BeingRenamed(#[from] BeingRenamed),
     #[error(transparent)]
@@ -45,6 +56,14 @@ impl Refusal for FlushRefusal {
             FlushRefusal::Runs { vm, node } => {
                 Some(format!("`pvc vm stop {vm}` stops it, where `pvcnoded` runs on node `{node}`"))
             }
+            FlushRefusal::Silent { node, .. } => Some(format!(
+                "bring node `{node}` back; `pvc node info {node}` shows why it is not proven dead"
+            )),
+            FlushRefusal::NoSubstitute { .. } => Some(
+                "does the worker of another node run, and is its PVC as new as this one? `pvc node \
+                 list` shows the versions"
+                    .to_owned(),
+            ),
             FlushRefusal::BeingRenamed(error) => error.hint(),
             FlushRefusal::Homeless(error) => error.hint(),
         }
@@ -64,8 +83,8 @@ impl FlushRefusal {
     }
 }
 
-/// Has the worker of the VM's node flush its locks. The worker looks at the VM again before it
-/// does.
+/// Has the worker of the VM's node flush its locks; if that node is fenced, the worker of another
+/// one. The worker looks at the VM again before it does.
 pub async fn submit_flush_locks(
     store: &Store,
     clock: &dyn Clock,
@@ -81,8 +100,36 @@ fn request(cluster: &Cluster, vm: &str, submitter: &str) -> Result<JobRequest, F
     let record = find_vm(cluster, vm)?;
     may_flush(cluster, record, None, Moment::Before)
         .map_err(|kept| FlushRefusal::kept(record, kept))?;
-    let node = node_of(record)?;
+    check_not_silent(cluster, record, None)?;
+    let home = node_of(record)?;
     let work = JobWork::FlushLocks { vm: JobVm::new(record) };
+    let node = match daemon_state(cluster, &home) {
+        Some(DaemonState::Fenced) => {
+            substitute(cluster, &work).ok_or(FlushRefusal::NoSubstitute { node: home })?
+        }
+        _ => home,
+    };
     let (run_on, submitter) = (node.to_string(), submitter.to_owned());
     Ok(JobRequest { work, run_on, node, submitter })
+}
+
+/// Refuses the locks of a VM whose node is `dead`, and not fenced: silence is no proof of death
+/// (I3), and nobody sees whether its guest writes. The node `here`, which asks, sees its own guests.
+///
+/// # Errors
+/// That it is so.
+pub fn check_not_silent(
+    cluster: &Cluster,
+    vm: &VmRecord,
+    here: Option<&NodeName>,
+) -> Result<(), FlushRefusal> {
+    let elsewhere = vm.node.as_ref().filter(|node| here != Some(*node));
+    match elsewhere.filter(|node| daemon_state(cluster, node) == Some(&DaemonState::Dead)) {
+        Some(node) => Err(FlushRefusal::Silent { vm: vm.name.clone(), node: node.clone() }),
+        None => Ok(()),
+    }
+}
+
+fn daemon_state<'a>(cluster: &'a Cluster, node: &NodeName) -> Option<&'a DaemonState> {
+    cluster.nodes.get(node).map(|node| &node.daemon_state)
 }

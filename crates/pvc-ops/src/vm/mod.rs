@@ -22,7 +22,7 @@ pub(crate) use define::{check_new_name, check_nics, known_nodes};
 pub use hardware::{
     Changed, HardwareAsk, HardwareChange, HardwareRefusal, NewCard, SriovMode, change_hardware,
 };
-pub use locks::{FlushRefusal, submit_flush_locks};
+pub use locks::{FlushRefusal, check_not_silent, submit_flush_locks};
 pub use meta::{Meta, MetaRefusal, TagRefusal, add_tag, remove_tag, set_meta};
 pub use new_name::NewNameRefusal;
 pub(crate) use new_name::{check_new_vm, require_name_of_nobody};

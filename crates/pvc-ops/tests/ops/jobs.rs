@@ -42,6 +42,37 @@ async fn jobs_are_recorded_for_the_node_of_the_vm_and_can_be_cancelled() {
 }
 
 #[tokio::test]
+async fn locks_of_a_vm_of_a_fenced_node_are_flushed_by_another_and_those_of_a_silent_one_kept() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.add_node("hv2").await;
+    let (store, clock, random) = (&world.store, world.clock.as_ref(), &world.random);
+    let flush = async || vm::submit_flush_locks(store, clock, random, "web1", "tests").await;
+    let daemon = async |state: DaemonState| {
+        world
+            .write(|changes| _ = changes.node(&"hv1".into(), NodeChange::Daemon(state.clone())))
+            .await;
+    };
+    daemon(DaemonState::Dead).await;
+    let silent = refused(flush().await);
+    assert!(matches!(silent, vm::FlushRefusal::Silent { .. }), "{silent}");
+    assert!(silent.hint().unwrap().contains("`pvc node info hv1`"));
+    daemon(DaemonState::Fenced).await;
+    let nobody = refused(flush().await);
+    assert!(matches!(nobody, vm::FlushRefusal::NoSubstitute { .. }), "{nobody}");
+    assert_eq!((silent.kind(), nobody.kind()), (Kind::Conflict, Kind::Conflict));
+    assert!(store.view().jobs.is_empty());
+
+    world.announce_worker("hv2").await;
+    store.fresh().await.unwrap();
+    let spec = flush().await.unwrap();
+    assert_eq!((spec.node.as_str(), spec.run_on.as_str()), ("hv2", "hv2"));
+    // The worker goes on where the node's daemon alone was stopped.
+    daemon(DaemonState::Stop).await;
+    assert_eq!(flush().await.unwrap().node.as_str(), "hv1");
+}
+
+#[tokio::test]
 async fn a_task_about_an_osd_of_a_fenced_node_is_ended_by_its_cancellation_and_the_osd_is_free() {
     let world = World::with_nodes(&["hv1", "hv2"]).await;
     world.announce_worker("hv2").await;

@@ -9,7 +9,7 @@ use pvc_model::job::JobVm;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmRecord;
 use pvc_model::vm::locks::{Breaker, Moment, Verdict, may_break, may_flush};
-use pvc_ops::vm::FlushRefusal;
+use pvc_ops::vm::{FlushRefusal, check_not_silent};
 use pvc_ops::{Kind as RefusalKind, Refusal};
 use pvc_ports::{HypervisorError, StorageError, VolumeLock};
 use pvc_store::StoreError;
@@ -75,6 +75,7 @@ impl Kind for FlushLocks {
     async fn plan(&self, context: &Context) -> Result<Vec<Flush>, FlushError> {
         let seen = self.see(context).await?;
         seen.may_flush(Moment::Before)?;
+        seen.check_not_silent()?;
         Ok(seen.vm.volumes().into_iter().map(|volume| Flush { volume }).collect())
     }
 
@@ -99,6 +100,7 @@ impl Kind for FlushLocks {
         seen.may_flush(Moment::Listed)?;
         let mut freed = 0;
         for lock in &locks {
+            seen.check_not_silent()?;
             let by = Breaker::Operator { vm: &seen.vm, runs_on: seen.runs_on.as_ref() };
             match may_break(&seen.view, &lock.address, &by) {
                 Verdict::Break => context.tools.storage.break_lock(&step.volume, lock).await?,
@@ -134,7 +136,8 @@ impl FlushLocks {
         let vm = find(&self.vm, &view).map_err(FlushRefusal::from)?.clone();
         // A guest that was told to stop a moment ago still writes.
         let is_here = tools.hypervisor.guests().await?.contains_key(&vm.uuid);
-        Ok(Seen { view, vm, runs_on: is_here.then(|| tools.node.clone()) })
+        let here = tools.node.clone();
+        Ok(Seen { view, vm, runs_on: is_here.then(|| here.clone()), here })
     }
 }
 
@@ -142,6 +145,8 @@ impl FlushLocks {
 struct Seen {
     view: Arc<Cluster>,
     vm: Arc<VmRecord>,
+    /// Name of this node.
+    here: NodeName,
     /// Name of this node, if the guest is here.
     runs_on: Option<NodeName>,
 }
@@ -150,6 +155,11 @@ impl Seen {
     fn may_flush(&self, moment: Moment) -> Result<(), FlushRefusal> {
         may_flush(&self.view, &self.vm, self.runs_on.as_ref(), moment)
             .map_err(|kept| FlushRefusal::kept(&self.vm, kept))
+    }
+
+    /// Refuses if the VM's node, fenced when the job was asked for, has come back and is silent.
+    fn check_not_silent(&self) -> Result<(), FlushRefusal> {
+        check_not_silent(&self.view, &self.vm, Some(&self.here))
     }
 }
 

@@ -12,11 +12,12 @@ use pvc_model::job::{
     JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
     being_renamed_to,
 };
+use pvc_model::node::DaemonState;
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::transfer::Transferred;
 use pvc_model::vm::VmState;
 use pvc_ports::{Clock, CreateMode, Hypervisor, Op, Storage};
-use pvc_store::{Change, Changes, NewVm, Store, VmChange};
+use pvc_store::{Change, Changes, NewNode, NewVm, NodeChange, Store, VmChange};
 use pvc_testkit::{FlakyTree, MemoryStorage, ScriptedHypervisor, SeededRandom, TokioClock};
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
@@ -181,6 +182,27 @@ async fn the_locks_of_a_stopped_vm_that_still_runs_are_left_alone() {
     assert!(end.status.starts_with("VM `web1` runs on node `hv1`; breaking"), "{}", end.status);
     let volume = VolumeId::from_record("vms/web1_sda").expect("well formed");
     assert_eq!(world.storage.locks(&volume).await.expect("it is there").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn locks_of_a_vm_of_another_node_are_freed_while_that_is_proven_dead_and_not_when_silent() {
+    for (state, expected) in
+        [(DaemonState::Fenced, JobState::Succeeded), (DaemonState::Dead, JobState::Failed)]
+    {
+        let world = World::without_worker(VmState::Stop).await;
+        let node = NewNode { name: "hv2".into(), ..crate::crashes::hv1() };
+        world.change(Change::AddNode(Box::new(node))).await;
+        world.change(Change::Node("hv2".into(), NodeChange::Daemon(state))).await;
+        world.change(Change::Vm(UUID, VmChange::Node("hv2".into()))).await;
+        world.storage.lock("vms/web1_sda", "10.0.0.9");
+        world.start_worker(world.store.clone());
+        let id = world.submit(1, flush_locks()).await;
+        let end = world.end_of(&id).await;
+        assert_eq!(end.state, expected, "{}", end.status);
+        let volume = VolumeId::from_record("vms/web1_sda").expect("well formed");
+        let left = world.storage.locks(&volume).await.expect("it is there").len();
+        assert_eq!(left, usize::from(expected == JobState::Failed));
+    }
 }
 
 #[tokio::test(start_paused = true)]

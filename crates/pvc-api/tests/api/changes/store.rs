@@ -30,7 +30,11 @@ async fn a_store_that_is_known_to_be_gone_refuses_changes_at_once() {
     }
     assert_eq!(api.get("/vm/vm00000/console").await.headers["retry-after"], "5");
     assert_eq!(connection.requests(), asked, "the store was not asked for any of it");
-    api.get("/vm/vm00000").await.ok();
+    let reply = api.get("/vm/vm00000").await;
+    reply.ok();
+    assert_eq!(reply.headers["x-pvc-stale"], "true");
+    let age: u64 = reply.headers["age"].to_str().unwrap().parse().unwrap();
+    assert!(age >= 4, "seconds since the store was reached: {age}");
     connection.mend();
     api.eventually("the view is fresh", |_| api.store.outage().is_none()).await;
     api.post("/vm/vm00000/state?state=start").await.ok();

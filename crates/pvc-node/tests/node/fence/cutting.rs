@@ -172,6 +172,7 @@ async fn without_a_proof_nothing_is_started_and_it_is_tried_until_there_is_one()
         let eyes = three.eyes();
         let fault = eyes.until_fault("FENCE_FAILED_HV3").await;
         assert!(fault.contains("node hv3 is silent and could not be fenced"), "{fault}");
+        assert!(fault.ends_with("Mend its BMC, or bring the node back"), "{fault}");
         eyes.pass(600).await;
         assert_eq!(three.runs_on(vm), Vec::<usize>::new(), "{manner:?}");
         assert_eq!(three.state("hv3").0, DaemonState::Dead);
@@ -179,6 +180,22 @@ async fn without_a_proof_nothing_is_started_and_it_is_tried_until_there_is_one()
         eyes.power.set_manner("bmc-hv3", BmcManner::default());
         eyes.until("its VM runs elsewhere", || !three.runs_on(vm).is_empty()).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_node_without_a_bmc_the_fault_names_none_that_could_be_mended() {
+    let mut three = Three::start(|world| {
+        if world.settings.name.as_str() == "hv3" {
+            world.settings.ipmi = None;
+        }
+    })
+    .await;
+    three.lose(3, false).await;
+    let fault = three.eyes().until_fault("FENCE_FAILED_HV3").await;
+    assert!(fault.contains("could not be fenced: no BMC is configured for it"), "{fault}");
+    let end = "until it is back: without a BMC nothing proves it dead. Bring the node back";
+    assert!(fault.ends_with(end), "{fault}");
+    assert_eq!(three.state("hv3").0, DaemonState::Dead);
 }
 
 /// A fencer that has lost its upstream network would keep the fence lock, and try for ever.
