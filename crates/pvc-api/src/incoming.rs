@@ -157,7 +157,8 @@ impl Form {
     fn new(body: Body, boundary: String) -> Self {
         let end = Finder::new(&format!("\r\n--{boundary}")).into_owned();
         let (stream, rest) = (Some(body.into_data_stream()), Bytes::new());
-        let wire = Arc::new(Mutex::new(Wire { stream, rest, left: MOST_BESIDE, lines: MOST_LINES }));
+        let wire =
+            Arc::new(Mutex::new(Wire { stream, rest, left: MOST_BESIDE, lines: MOST_LINES }));
         let lines = Lines { wire: wire.clone(), has_given: false };
         Form { parts: Multipart::new(lines, boundary), wire, end, is_over: false }
     }

@@ -92,9 +92,8 @@ impl fmt::Display for Purpose {
             Purpose::Other => f.write_str("changed in a way that this version does not know"),
             Purpose::Fill { .. } => f.write_str("given new contents"),
             Purpose::Mapped(jobs) => {
-                let task = |(job, node): (&JobId, &NodeName)| {
-                    format!("task `{job}` on node `{node}`")
-                };
+                let task =
+                    |(job, node): (&JobId, &NodeName)| format!("task `{job}` on node `{node}`");
                 let tasks: Vec<String> = jobs.iter().map(task).collect();
                 write!(f, "worked on by the script of {}", tasks.join(" and of "))
             }

@@ -114,11 +114,9 @@ mod tests {
     #[test]
     fn what_is_past_its_time_when_it_is_first_seen_is_due_after_an_hour() {
         let mut kept = Kept::default();
-        for (now, expected) in [
-            (at(2_000, 0), vec![]),
-            (at(5_599, 3_599), vec![]),
-            (at(5_600, 3_600), vec!["a"]),
-        ] {
+        for (now, expected) in
+            [(at(2_000, 0), vec![]), (at(5_599, 3_599), vec![]), (at(5_600, 3_600), vec!["a"])]
+        {
             assert_eq!(ids(&kept.due(&vms(), vec![entry("a", 2_000)], now)), expected, "{now:?}");
         }
     }

@@ -378,9 +378,8 @@ mod tests {
         };
         view.vms.insert(vm_uuid(0), Arc::new(record));
         let jobs = [job(by_script(), JobState::Succeeded)];
-        let scripted = cluster
-            .world
-            .with(|world| ends(&view, &world.ceph.volumes).wrong(jobs.iter()));
+        let scripted =
+            cluster.world.with(|world| ends(&view, &world.ceph.volumes).wrong(jobs.iter()));
         let scripted = scripted.expect("it has one disk");
         assert!(scripted.contains("(provisioner.create of web)"), "{scripted}");
         let other = VmRecord { uuid: vm_uuid(1), ..(*view.vms[&vm_uuid(0)]).clone() };

@@ -451,11 +451,8 @@ mod tests {
             let jobs = jobs.into_iter().map(|job| (job.clone(), NodeName::new("removed")));
             Purpose::Mapped(jobs.collect())
         };
-        let hold = |jobs| VolumeHold {
-            volume: id("vms/a"),
-            purpose: on(jobs),
-            by: "somebody".to_owned(),
-        };
+        let hold =
+            |jobs| VolumeHold { volume: id("vms/a"), purpose: on(jobs), by: "somebody".to_owned() };
         let settle = async || {
             settle_holds(&context, &mut Sightings::default(), Duration::ZERO).await;
             let view = context.store.fresh().await.unwrap();

@@ -129,10 +129,7 @@ fn hold(volume: &VolumeId, jobs: BTreeMap<JobId, NodeName>, by: &JobId) -> Chang
 }
 
 /// The jobs whose scripts have the volume as a device, if it is held for that, and their nodes.
-fn jobs_with<'a>(
-    cluster: &'a Cluster,
-    volume: &VolumeId,
-) -> Option<&'a BTreeMap<JobId, NodeName>> {
+fn jobs_with<'a>(cluster: &'a Cluster, volume: &VolumeId) -> Option<&'a BTreeMap<JobId, NodeName>> {
     match &cluster.holds.get(volume)?.purpose {
         Purpose::Mapped(jobs) => Some(jobs),
         _ => None,
