@@ -44,6 +44,14 @@ fn who_shows_a_sign_of_life_is_not_off() {
     seen.workers.insert("hv3".into(), Arc::new(WorkerRecord::default()));
     assert_eq!(doubt(&seen, &node, &ASKED.into(), false), lives(Sign::Worker));
     assert_eq!(doubt_about(&dead(Some(suspicion(6)))), lives(Sign::Stamp));
+    for (sign, words) in [
+        (Sign::Answers, "the API that was asked"),
+        (Sign::Daemon, "its daemon is connected"),
+        (Sign::Worker, "its worker is connected"),
+        (Sign::Stamp, "a keepalive"),
+    ] {
+        assert!(sign.to_string().contains(words), "{sign}");
+    }
 }
 
 #[test]
