@@ -106,7 +106,7 @@ impl Place {
 async fn fill(source: &Source, shape: &Shape) -> Result<()> {
     let tree = source.open().await?;
     let store = open_store(tree.clone()).await?;
-    store.restore(&shape.dump()).await?;
+    store.load(&shape.dump()).await?;
     tree.close().await;
     Ok(())
 }

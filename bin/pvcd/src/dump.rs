@@ -27,6 +27,8 @@ struct Copy {
     /// Every record of it by its path, as they are written.
     records: BTreeMap<String, String>,
     vms: usize,
+    /// Sentences about what is otherwise than it was then.
+    notes: Vec<String>,
 }
 
 /// The file of the records is damaged, and nobody has said yet what is to be done.
@@ -74,6 +76,7 @@ pub async fn open(dir: &Path, recover: bool, clock: &dyn Clock) -> anyhow::Resul
     let aside = EmbeddedTree::replace(dir, &copy.records)?;
     let aside = aside.map(|aside| format!("; the damaged file is `{}` now", aside.display()));
     tracing::warn!("the records were recovered from {about}{}", aside.unwrap_or_default());
+    copy.notes.iter().for_each(|note| tracing::warn!("{note}"));
     Ok(EmbeddedTree::open(dir)?)
 }
 
@@ -104,11 +107,11 @@ async fn try_out(dump: Dump) -> anyhow::Result<Copy> {
     let tree = EmbeddedTree::in_memory();
     let clock: Arc<dyn Clock> = Arc::new(pvc_linux::SystemClock);
     let store = Store::open(tree.connect(), clock, Arc::new(OsRandom)).await?;
-    cluster::recover(&store, &text).await?;
+    let notes = cluster::notes(&cluster::restore(&store, &text).await?);
     let vms = store.fresh().await?.vms.len();
     let records = cluster::backup(&store, true).await?;
     tree.close().await;
-    Ok(Copy { dump, records, vms })
+    Ok(Copy { dump, records, vms, notes })
 }
 
 fn without_dump(damage: OpenError, unusable: &[String]) -> DamagedTree {

@@ -680,7 +680,7 @@ mod tests {
         let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
         let tree = EmbeddedTree::in_memory();
         let store = Store::open(tree.connect(), clock.clone(), random.clone()).await.unwrap();
-        store.restore(&Shape::with_vms(1).dump()).await.unwrap();
+        store.load(&Shape::with_vms(1).dump()).await.unwrap();
         store.repair().await.unwrap();
         let node = store.view().vm("vm00000").unwrap().node.clone().unwrap();
         let figures = NodeFigures { memory_total_mib: 1, ..NodeFigures::default() };
@@ -710,7 +710,7 @@ mod tests {
         let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
         let tree = EmbeddedTree::in_memory();
         let store = Store::open(tree.connect(), clock.clone(), random.clone()).await.unwrap();
-        store.restore(&Shape::with_vms(1).dump()).await.unwrap();
+        store.load(&Shape::with_vms(1).dump()).await.unwrap();
         let state = ApiState::new(store, clock, random, None, None, api(&config).unwrap());
         let router = pvc_api::router(state);
         let token = std::fs::read_to_string(directory.path().join("api-token")).unwrap();

@@ -24,7 +24,7 @@ async fn main() -> Result<(), Failure> {
     let store =
         Store::open(EmbeddedTree::in_memory().connect(), clock.clone(), random.clone()).await?;
     store.initialize(false).await?;
-    store.restore(&Shape::with_vms(vms.into()).dump()).await?;
+    store.load(&Shape::with_vms(vms.into()).dump()).await?;
     let token = Token {
         description: "synthetic".into(),
         secret: "synthetic".into(),

@@ -286,7 +286,7 @@ mod tests {
         let tree = EmbeddedTree::in_memory().connect();
         let random = Arc::new(SeededRandom::new(7));
         let store = Store::open(tree, Arc::new(TokioClock::new()), random).await.unwrap();
-        store.restore(dump).await.unwrap();
+        store.load(dump).await.unwrap();
         store.fresh().await.unwrap()
     }
 

@@ -57,6 +57,7 @@ mod table;
 mod throttle;
 #[cfg(feature = "server")]
 mod tls;
+mod traces;
 mod under_way;
 mod view;
 mod wait;

@@ -178,7 +178,7 @@ mod tests {
         let (clock, random) = (pvc_testkit::TokioClock::new(), pvc_testkit::SeededRandom::new(1));
         let (clock, random) = (std::sync::Arc::new(clock), std::sync::Arc::new(random));
         let store = pvc_store::Store::open(tree.connect(), clock, random).await.expect("empty");
-        store.restore(&Shape::with_vms(3).dump()).await.expect("it is whole");
+        store.load(&Shape::with_vms(3).dump()).await.expect("it is whole");
         let view = store.fresh().await.expect("it can be read");
         let names = |function: &str, arguments: Value| {
             let found = asked(&view, function, arguments).expect("a list").expect("it is had");

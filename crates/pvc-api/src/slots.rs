@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::StatusCode;
+use pvc_ports::aside;
 
 use crate::error::{ApiError, Result};
 
@@ -42,6 +43,16 @@ impl Slots {
 impl Slot {
     pub fn caller(&self) -> &str {
         &self.caller
+    }
+
+    /// Does `work` [aside], in this slot until it has ended: it goes on if nobody waits for it any
+    /// more.
+    pub async fn aside<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        aside(move || {
+            let _slot = self;
+            work()
+        })
+        .await
     }
 }
 

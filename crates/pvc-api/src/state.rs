@@ -28,6 +28,7 @@ use crate::refuse::{refused, store_error};
 use crate::settings::ApiSettings;
 use crate::slots::Slots;
 use crate::throttle::Throttle;
+use crate::traces::Traces;
 use crate::under_way::Readers;
 
 /// Number of logs that are read from the store at once: each may be half a megabyte.
@@ -75,6 +76,7 @@ struct Shared {
     streams: Arc<Slots>,
     uploads: Arc<Slots>,
     downloads: Arc<Slots>,
+    traces: Traces,
     readers: Arc<Readers>,
     images: pvc_images::Places,
     stopping: CancellationToken,
@@ -109,6 +111,7 @@ impl ApiState {
             streams: Slots::new(settings.limits.streams),
             uploads: Slots::new(settings.limits.transfers),
             downloads: Slots::new(settings.limits.transfers),
+            traces: Traces::default(),
             readers: Arc::default(),
             images: pvc_images::Places::default(),
             stopping: CancellationToken::new(),
@@ -281,6 +284,10 @@ impl ApiState {
 
     pub(crate) fn downloads(&self) -> &Arc<Slots> {
         &self.shared.downloads
+    }
+
+    pub(crate) fn traces(&self) -> &Traces {
+        &self.shared.traces
     }
 
     /// Volumes that are busy with downloads.

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::guest_network::dnsmasq::{Division, Place, dnsmasq};
-use pvc_model::guest_network::mac::cards;
+use pvc_model::guest_network::mac::{cards, cards_by_name};
+use pvc_model::guest_network::names::Names;
 use pvc_model::guest_network::{GuestNetwork, GuestNetworks, Vni};
 use pvc_model::link::{IpNet, Links, Mac};
 use pvc_model::network::NetworkRecord;
@@ -36,6 +37,10 @@ const KERNEL: Duration = Duration::from_secs(5);
 
 /// Time for which a server waits for gateways of one family when it has the other one's.
 const LATE: Duration = Duration::from_secs(3);
+
+/// Time between two starts of a server for names that are new. Its clients may take them until
+/// then, and VMs may come all the time.
+const NAMES: Duration = Duration::from_secs(600);
 
 /// Time for which a server may be down before that is a fault.
 const GRACE: Duration = Duration::from_secs(15);
@@ -115,11 +120,25 @@ struct Missing {
     all: bool,
 }
 
+/// Things that a server was told of the VMs in its network: others are another server.
+struct Told {
+    division: Division,
+    names: Names,
+    since: Duration,
+}
+
+/// VMs' cards in a network.
+#[derive(Clone, Copy)]
+struct Cards<'a> {
+    all: &'a BTreeSet<Mac>,
+    by_name: Option<&'a BTreeMap<String, BTreeSet<Mac>>>,
+}
+
 struct Servers {
     settings: DhcpSettings,
     wanted: Wanted,
-    /// Divisions of the networks' ranges, as the servers that are wanted have them.
-    divisions: BTreeMap<Vni, Division>,
+    /// Things that the servers that are wanted were told of VMs.
+    told: BTreeMap<Vni, Told>,
     alarm: Alarm,
     missing: BTreeMap<Vni, Missing>,
     situation: Option<Situation>,
@@ -131,7 +150,7 @@ impl Servers {
         Servers {
             settings,
             wanted: Wanted::new(),
-            divisions: BTreeMap::new(),
+            told: BTreeMap::new(),
             alarm: Alarm::after(GRACE),
             missing: BTreeMap::new(),
             situation: None,
@@ -167,7 +186,7 @@ impl Servers {
                 return true;
             }
         };
-        let cards = cards(&view);
+        let (cards, by_name, now) = (cards(&view), cards_by_name(&view), context.now());
         let mut waits = false;
         let (mut before, mut missing) =
             (std::mem::take(&mut self.wanted), std::mem::take(&mut self.missing));
@@ -193,8 +212,9 @@ impl Servers {
             let spec = match can_have_it {
                 true => {
                     let none = BTreeSet::new();
-                    let cards = cards.get(&vni).unwrap_or(&none);
-                    let place = Here { view: &view, links: &links, gateways: &here };
+                    let all = cards.get(&vni).unwrap_or(&none);
+                    let cards = Cards { all, by_name: by_name.get(&vni) };
+                    let place = Here { view: &view, links: &links, gateways: &here, now };
                     self.spec(place, &network, cards, former)
                 }
                 false => former,
@@ -205,30 +225,35 @@ impl Servers {
                 self.missing.insert(vni, Missing { since, gateways: absent, all });
             }
         }
-        self.divisions.retain(|vni, _| self.wanted.contains_key(&name(*vni)));
+        self.told.retain(|vni, _| self.wanted.contains_key(&name(*vni)));
         waits
     }
 
-    /// The server of a network as a program; `None` if it has none. The cards are those of VMs in
-    /// the network; that one has come or gone since the server was started is no reason to start it
-    /// anew, as long as there are addresses for whoever comes.
+    /// The server of a network as a program; `None` if it has none. That a card has come or gone
+    /// since the server was started is no reason to start it anew, as long as there are addresses
+    /// for whoever comes; that a name has come is one from time to time.
     fn spec(
         &mut self,
         here: Here<'_>,
         network: &GuestNetwork,
-        cards: &BTreeSet<Mac>,
+        cards: Cards<'_>,
         former: Option<ProgramSpec>,
     ) -> Option<ProgramSpec> {
         let record = here.view.networks.get(&network.vni.to_string())?;
-        if let (Some(former), Some(division)) = (former, self.divisions.get(&network.vni)) {
-            let is_same = spec(&self.settings, here, network, division).as_ref() == Some(&former);
-            if is_same && !division.is_outdated(network, &record.leases, cards) {
+        let names = Names::of(cards.by_name, network, &record.leases);
+        if let (Some(former), Some(told)) = (former, self.told.get(&network.vni)) {
+            let is_same = spec(&self.settings, here, network, told).as_ref() == Some(&former);
+            let is_time = here.now.saturating_sub(told.since) >= NAMES;
+            let is_outdated = told.division.is_outdated(network, &record.leases, cards.all)
+                || (is_time && !told.names.cover(&names));
+            if is_same && !is_outdated {
                 return Some(former);
             }
         }
-        let division = Division::of(network, &record.leases, cards);
-        let spec = spec(&self.settings, here, network, &division);
-        self.divisions.insert(network.vni, division);
+        let division = Division::of(network, &record.leases, cards.all);
+        let told = Told { division, names, since: here.now };
+        let spec = spec(&self.settings, here, network, &told);
+        self.told.insert(network.vni, told);
         spec
     }
 
@@ -271,6 +296,7 @@ struct Here<'a> {
     links: &'a Links,
     /// Gateways of the network that its bridge has.
     gateways: &'a [IpNet],
+    now: Duration,
 }
 
 /// The server of a network as a program; `None` if it has none.
@@ -278,13 +304,14 @@ fn spec(
     settings: &DhcpSettings,
     here: Here<'_>,
     network: &GuestNetwork,
-    division: &Division,
+    told: &Told,
 ) -> Option<ProgramSpec> {
     let record = here.view.networks.get(&network.vni.to_string())?;
     let conf = settings.directory.join(format!("{}.conf", network.vni));
     let place = Place {
         gateways: &here.gateways.iter().map(IpNet::addr).collect(),
-        division,
+        division: &told.division,
+        names: &told.names,
         mtu: here.links.get(&network.vni.bridge()).map(|bridge| bridge.mtu),
         file: &conf.to_string_lossy(),
         script: &settings.executable,

@@ -11,8 +11,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pvc_model::cluster::Cluster;
 use pvc_model::guest_network::dns::{BadText, HostAddress, Server, Zone, Zones};
-use pvc_model::guest_network::{GuestNetworks, Vni};
+use pvc_model::guest_network::mac::cards_by_name;
+use pvc_model::guest_network::names::Names;
+use pvc_model::guest_network::{GuestNetwork, GuestNetworks, Vni};
 use pvc_model::link::IpNet;
 use pvc_model::network::NetworkRecord;
 use pvc_model::shared_map::SharedMap;
@@ -242,7 +245,7 @@ impl Aggregator {
             self.next = context.now() + INTERVAL;
             self.troubles.clear();
             let waits = self.find_addresses(context).await;
-            if let Err(trouble) = self.serve(supervisor).await {
+            if let Err(trouble) = self.serve(&view, supervisor).await {
                 self.troubles.push(trouble);
             }
             self.announce(context, supervisor).await;
@@ -297,7 +300,7 @@ impl Aggregator {
 
     /// Has the server run and the zones be as they should. PowerDNS ends when it cannot reach its
     /// database at its start, and is not started before somebody has.
-    async fn serve(&mut self, supervisor: &Supervisor) -> Result<(), Trouble> {
+    async fn serve(&mut self, view: &Cluster, supervisor: &Supervisor) -> Result<(), Trouble> {
         let database = self.dns.database.clone();
         if !self.has_tables {
             zones::check_tables(database.as_ref()).await?;
@@ -314,7 +317,7 @@ impl Aggregator {
         let mut found = transfers(&self.dns.transfers, &self.zones, &self.on_bridges).await;
         for (name, zone) in &self.zones.zones {
             let (hosts, failed) = match found.remove(name) {
-                Some(Ok(hosts)) => (hosts, None),
+                Some(Ok(hosts)) => (hosts.map(|hosts| allowed(view, zone.vni, hosts)), None),
                 Some(Err(trouble)) => (None, Some(trouble)),
                 None => (None, None),
             };
@@ -453,6 +456,15 @@ fn is_about_the_database(error: &ZoneError) -> bool {
 async fn succeed(context: &Context, command: Command) -> Result<(), String> {
     let done = context.ports.exec.run(command).await.map_err(|error| with_causes(&error))?;
     done.success()
+}
+
+/// Hosts of the zone of a network that have none of others' names.
+fn allowed(view: &Cluster, vni: Vni, hosts: BTreeSet<HostAddress>) -> BTreeSet<HostAddress> {
+    let record = view.networks.get(&vni.to_string());
+    let read = record.and_then(|record| Some((record, GuestNetwork::read(record).ok()?.0)));
+    let Some((record, network)) = read else { return hosts };
+    let names = Names::of(cards_by_name(view).get(&vni), &network, &record.leases);
+    names.allowed_hosts(hosts, &record.leases)
 }
 
 /// Hosts of a zone; `None` if it is not known which there are.

@@ -2,9 +2,9 @@
 //! options change, and again whenever it is not what was loaded. What it says is decided in
 //! `pvc_model::guest_network::guard`.
 //!
-//! A guest that has just been plugged in is guarded from the next pass on. Nothing of the guard is
-//! taken away before every guest that runs has been looked at: the table of a former life of this
-//! daemon knows those that cannot be asked for now.
+//! The port of a guest that has just been plugged in is shut until the next pass, for which a port
+//! that comes is a reason. Nothing of the guard is taken away before every guest that runs has been
+//! looked at: the table of a former life of this daemon knows those that cannot be asked for now.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,17 +15,20 @@ use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::domain::DomainSummary;
 use pvc_model::guest_network::Vni;
-use pvc_model::guest_network::guard::{guarded_ports, rules, table};
-use pvc_model::link::Mac;
+use pvc_model::guest_network::guard::{GUEST_PORT, Guarded, guarded, rules, table};
+use pvc_model::link::{Link, LinkKind, Mac};
 use pvc_model::with_causes;
-use pvc_ports::{FirewallError, Hypervisor, HypervisorError};
+use pvc_ports::{Firewall, FirewallError, Hypervisor, HypervisorError};
 use pvc_role::{Alarm, Context, Few};
 use tokio_util::sync::CancellationToken;
 
 const FAULT: &str = "NETWORK_GUARD";
 
-/// Time between two looks.
+/// Time between two passes without a reason.
 const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Time between two looks for ports that have come, whose guests wait to be let in.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Time that a look at all guests may take.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -41,8 +44,11 @@ pub async fn run(context: Context, end: CancellationToken) {
     let mut keeper = Keeper::default();
     let (mut alarm, mut unknown) = (Alarm::default(), Alarm::after(GRACE));
     let mut turns = context.turns(&end);
-    while turns.next(INTERVAL).await {
+    while turns.next(if keeper.is_wanted { LOOK } else { INTERVAL }).await {
         let view = context.store.view();
+        if !keeper.is_due(&view, &context).await {
+            continue;
+        }
         let failed = keeper.round(&view, &context).await.err().map(|error| {
             let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
             format!("{}{hint}", with_causes(&error))
@@ -53,7 +59,8 @@ pub async fn run(context: Context, end: CancellationToken) {
             // Perhaps it is what a former life has told of.
             continue;
         }
-        let words = failed.or(lasting).map(|words| format!("guard of networks: {words}"));
+        let words = failed.or(lasting).or(keeper.unclosed());
+        let words = words.map(|words| format!("guard of networks: {words}"));
         let message = words.as_ref().map(|words| format!("node {}: {words}", context.name()));
         if context.alarm_own(FAULT, &mut alarm, message).await {
             tracing::error!("{}", words.unwrap_or_default());
@@ -66,8 +73,10 @@ pub async fn run(context: Context, end: CancellationToken) {
 #[derive(PartialEq)]
 struct Signs {
     instances: BTreeMap<Uuid, i32>,
-    ports: BTreeSet<(String, Option<Mac>)>,
+    ports: GuestPorts,
 }
+
+type GuestPorts = BTreeSet<(String, Option<Mac>)>;
 
 #[derive(Default)]
 struct Keeper {
@@ -77,22 +86,36 @@ struct Keeper {
     guests: BTreeMap<Uuid, DomainSummary>,
     /// Time of the first round.
     since: Option<Duration>,
+    /// Time of the last round.
+    at: Option<Duration>,
+    /// Ports as the last round found them.
+    seen: Option<GuestPorts>,
     /// Signs of the last look that has seen every guest.
     complete: Option<Signs>,
     /// Guests that the last look could not read; `None` if it did not learn which there are.
     unread: Option<usize>,
     is_wanted: bool,
+    /// Whether the kernel has not taken the rules with what closes bridges in them.
+    is_unclosed: bool,
 }
 
 impl Keeper {
+    /// Whether there is a reason for a round: a port has come or gone, or it is time.
+    async fn is_due(&self, view: &Cluster, context: &Context) -> bool {
+        let now = context.now();
+        let is_time = self.at.is_none_or(|at| now.saturating_sub(at) >= INTERVAL);
+        is_time || ports(view, context).await.is_some_and(|ports| self.seen != Some(ports))
+    }
+
     async fn round(&mut self, view: &Cluster, context: &Context) -> Result<(), FirewallError> {
+        self.at = Some(context.now());
         self.is_wanted = view.network_options.values().any(|options| options.spoof_guard);
         if self.is_wanted {
             self.look_for_guests(view, context).await;
         } else {
-            (self.guests, self.complete) = (BTreeMap::new(), None);
+            (self.guests, self.complete, self.seen) = (BTreeMap::new(), None, None);
         }
-        let wanted = rules(&guarded_ports(view, self.guests.values()));
+        let guarded = guarded(view, self.guests.values());
         let firewall = context.ports.firewall.as_ref();
         let shown = firewall.table(&table()).await?;
         let is_former = shown.is_some() && self.loaded.is_none();
@@ -103,23 +126,31 @@ impl Keeper {
         if self.is_wanted && self.complete.is_none() && is_former && may_wait {
             return Ok(());
         }
-        match wanted {
-            None if shown.is_none() => self.loaded = None,
-            None => {
+        let Some(wanted) = rules(&guarded) else {
+            if shown.is_some() {
                 firewall.apply(&table(), None).await?;
-                self.loaded = None;
             }
-            Some(wanted) => {
-                let is_loaded = self.loaded.as_ref().is_some_and(|(rules, as_loaded)| {
-                    *rules == wanted && shown.is_some() && shown == *as_loaded
-                });
-                if !is_loaded {
-                    firewall.apply(&table(), Some(&wanted)).await?;
-                    self.loaded = Some((wanted, firewall.table(&table()).await?));
-                }
-            }
+            (self.loaded, self.is_unclosed) = (None, false);
+            return Ok(());
+        };
+        let is_loaded = self.loaded.as_ref().is_some_and(|(rules, as_loaded)| {
+            // Without what the kernel does not take there may be none.
+            *rules == wanted && shown == *as_loaded && (shown.is_some() || self.is_unclosed)
+        });
+        if !is_loaded {
+            self.is_unclosed = !load(firewall, &wanted, guarded).await?;
+            self.loaded = Some((wanted, firewall.table(&table()).await?));
         }
         Ok(())
+    }
+
+    /// Words about ports that are not shut before they are known.
+    fn unclosed(&self) -> Option<String> {
+        self.is_unclosed.then(|| {
+            "the kernel does not take rules about bridges by their names (`nft_meta_bridge`), and \
+             a guest that has just started is unguarded for a second"
+                .to_owned()
+        })
     }
 
     /// Words about guests that may run unguarded.
@@ -130,7 +161,7 @@ impl Keeper {
             Some(0) => None,
             Some(unread) => Some(format!(
                 "the hypervisor does not say how {unread} guests are plugged in, and they are \
-                 guarded as they were before, or not at all"
+                 guarded as they were before, or shut in"
             )),
         }
     }
@@ -142,12 +173,16 @@ impl Keeper {
         let end = context.now() + DEADLINE;
         let hypervisor = &context.ports.hypervisor;
         self.unread = None;
+        // Before the guests: a port that comes meanwhile is a reason for another round.
+        let ports = ports(view, context).await;
+        self.seen.clone_from(&ports);
         let Ok(guests) = context.in_time(DEADLINE, hypervisor.guests()).await else { return };
         self.guests.retain(|uuid, _| guests.contains_key(uuid));
         let instances = guests.iter().map(|(uuid, guest)| (*uuid, guest.instance)).collect();
-        let ports = ports(view, context).await;
         let signs = ports.map(|ports| Signs { instances, ports });
-        if signs.is_some() && signs == self.complete {
+        if signs.as_ref().is_some_and(|signs| self.complete.as_ref() == Some(signs))
+            && self.knows_all_ports()
+        {
             self.unread = Some(0);
             return;
         }
@@ -183,6 +218,30 @@ impl Keeper {
             self.complete = Some(signs);
         }
     }
+
+    /// Whether each port is one of a guest that is known. Of a card that is being plugged in the
+    /// kernel tells before the hypervisor does.
+    fn knows_all_ports(&self) -> bool {
+        let nics = self.guests.values().flat_map(|guest| &guest.nics);
+        let known: BTreeSet<&str> = nics.filter_map(|nic| nic.target.as_deref()).collect();
+        self.seen.iter().flatten().all(|(port, _)| known.contains(port.as_str()))
+    }
+}
+
+/// Loads the rules; false if the kernel took them without what closes bridges alone.
+async fn load(
+    firewall: &dyn Firewall,
+    wanted: &str,
+    guarded: Guarded,
+) -> Result<bool, FirewallError> {
+    match firewall.apply(&table(), Some(wanted)).await {
+        Err(FirewallError::Refused { .. }) if !guarded.closed.is_empty() => {
+            let unclosed = rules(&Guarded { closed: BTreeSet::new(), ..guarded });
+            firewall.apply(&table(), unclosed.as_deref()).await?;
+            Ok(false)
+        }
+        done => done.map(|()| true),
+    }
 }
 
 /// Summary of a guest, which says how it is plugged in: `None` if the hypervisor does not say it,
@@ -195,15 +254,17 @@ async fn read(hypervisor: Arc<dyn Hypervisor>, uuid: Uuid) -> Option<Option<Doma
     }
 }
 
-/// The ports of bridges that are guarded; `None` if the kernel does not say.
-async fn ports(view: &Cluster, context: &Context) -> Option<BTreeSet<(String, Option<Mac>)>> {
+/// The ports of guests on bridges that are guarded; `None` if the kernel does not say.
+async fn ports(view: &Cluster, context: &Context) -> Option<GuestPorts> {
     let links = context.in_time(DEADLINE, context.ports.network.links()).await.ok()?;
     let is_guarded = |bridge: &str| {
         let vni = Vni::of_bridge(bridge).map(|vni| vni.to_string());
         let options = vni.and_then(|vni| view.network_options.get(&vni));
         options.is_some_and(|options| options.spoof_guard)
     };
-    let ports = links.into_values().filter(|link| link.master.as_deref().is_some_and(is_guarded));
+    let is_guests = |link: &Link| matches!(&link.kind, LinkKind::Other(kind) if kind == GUEST_PORT);
+    let ports = links.into_values().filter(is_guests);
+    let ports = ports.filter(|link| link.master.as_deref().is_some_and(is_guarded));
     Some(ports.map(|link| (link.name, link.mac)).collect())
 }
 
@@ -316,7 +377,55 @@ mod tests {
         assert!(next.unknown().unwrap().contains("how 1 guests"), "{:?}", next.unknown());
         hypervisor.set_xml_hangs(silent, false);
         next.round(&view, &context).await.unwrap();
-        assert_eq!((shown().await, next.unknown()), (None, None));
+        // The bridge stays closed to those that come.
+        let text = shown().await.unwrap();
+        assert!(!text.contains("vnet0") && text.contains("{ \"vmbr7\" }"), "{text}");
+        assert_eq!(next.unknown(), None);
+        // Its networks are gone.
+        next.round(&Cluster::default(), &context).await.unwrap();
+        assert_eq!(shown().await, None);
+    }
+
+    /// Debian's kernels take them.
+    #[tokio::test(start_paused = true)]
+    async fn a_kernel_that_knows_no_bridges_by_their_names_has_the_rest_of_the_guard() {
+        let World { context, firewall, hypervisor, view, .. } = world().await;
+        firewall.set_refusing(|_, rules| rules.is_some_and(|rules| rules.contains("ibrname")));
+        let (view, mut keeper) = (guarded(view), Keeper::default());
+        let shown = async || firewall.table(&table()).await.unwrap();
+        keeper.round(&view, &context).await.unwrap();
+        assert_eq!(shown().await, None, "there is no guest");
+        assert!(keeper.unclosed().unwrap().contains("nft_meta_bridge"));
+        hypervisor.start(Uuid::from_u128(1), XML).await.unwrap();
+        for _ in 0..2 {
+            keeper.round(&view, &context).await.unwrap();
+            assert!(shown().await.unwrap().contains("\"vnet0\" : goto port1"));
+            assert_eq!(firewall.changes(), 2, "what is loaded stays");
+        }
+        firewall.set_refusing(|_, _| false);
+        firewall.flush();
+        keeper.round(&view, &context).await.unwrap();
+        assert!(shown().await.unwrap().contains("ibrname") && keeper.unclosed().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_port_that_comes_is_a_reason_for_a_round_and_so_is_time() {
+        let World { context, hypervisor, network, view, .. } = world().await;
+        hypervisor.start(Uuid::from_u128(1), XML).await.unwrap();
+        network.insert_bridge("vmbr7");
+        network.insert_bridge("vmbr8");
+        let (view, mut keeper) = (guarded(view), Keeper::default());
+        assert!(keeper.is_due(&view, &context).await, "there was none yet");
+        keeper.round(&view, &context).await.unwrap();
+        assert!(!keeper.is_due(&view, &context).await);
+        network.plug_in("vnet5", "vmbr8");
+        assert!(!keeper.is_due(&view, &context).await, "that bridge is not guarded");
+        network.plug_in("vnet0", "vmbr7");
+        assert!(keeper.is_due(&view, &context).await);
+        keeper.round(&view, &context).await.unwrap();
+        assert!(!keeper.is_due(&view, &context).await);
+        context.sleep(INTERVAL).await;
+        assert!(keeper.is_due(&view, &context).await);
     }
 
     /// Reading a guest takes longer than anything else here.
@@ -337,9 +446,14 @@ mod tests {
         for _ in 0..3 {
             keeper.round(&view, &context).await.unwrap();
         }
-        assert_eq!(hypervisor.count_of_xml(uuid), 2, "a port has come");
-        hypervisor.set_xml_hangs(uuid, true);
+        assert_eq!(hypervisor.count_of_xml(uuid), 4, "nobody has the port that has come, yet");
         network.pull_out("vnet1");
+        for _ in 0..3 {
+            keeper.round(&view, &context).await.unwrap();
+        }
+        assert_eq!(hypervisor.count_of_xml(uuid), 5, "it has gone");
+        hypervisor.set_xml_hangs(uuid, true);
+        network.plug_in("vnet2", "vmbr7");
         keeper.round(&view, &context).await.unwrap();
         assert!(keeper.loaded.is_some() && keeper.unknown().is_some(), "it is guarded as before");
     }

@@ -9,9 +9,13 @@ use std::time::Duration;
 use pvc_model::cluster::Cluster;
 use pvc_model::guest_network::dnsmasq::{LeaseNews, database, left_of_6};
 use pvc_model::guest_network::guard::MOST_LEASES_OF_A_PORT;
+use pvc_model::guest_network::mac::cards_by_name;
+use pvc_model::guest_network::names::Names;
 use pvc_model::guest_network::{GuestNetwork, Vni};
 use pvc_model::link::{Mac, parse_mac};
 use pvc_model::network::{GivenLease, GivenLease6, LeaseRecord, NetworkRecord};
+use pvc_model::request::is_off;
+use pvc_model::vm::VmRecord;
 use pvc_role::Context;
 use pvc_store::{Change, Changes};
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -157,14 +161,23 @@ async fn write(context: &Context, pending: &mut AllPending) -> bool {
     let now = context.ports.clock.wall().as_secs();
     let decide = |view: &Cluster| {
         let mut changes = Changes::new();
-        for ((vni, key), pending) in pending.iter() {
+        let mut left = BTreeSet::new();
+        for ((vni, key), news) in pending.iter() {
             let change = match key {
-                LeaseKey::Mac(mac) => change(view, *vni, mac, pending),
-                LeaseKey::Ip6(address) => change6(view, *vni, *address, pending, now),
+                LeaseKey::Mac(mac) => change(view, *vni, mac, news, now),
+                LeaseKey::Ip6(address) => change6(view, *vni, *address, news, now),
             };
-            if let Some(change) = change {
-                changes.push(change);
+            let Some(change) = change else { continue };
+            if let Change::PutLease { lease, .. } = &change {
+                left.extend(others_with(view, *vni, lease).map(|mac| (*vni, mac.to_owned())));
             }
+            changes.push(change);
+        }
+        // Of whom there is news of his own, that decides.
+        let is_silent =
+            |(vni, mac): &(Vni, String)| !pending.contains_key(&(*vni, LeaseKey::Mac(mac.clone())));
+        for (vni, mac) in left.into_iter().filter(is_silent) {
+            changes.push(Change::RemoveLease { vni: vni.to_string(), mac });
         }
         Ok((changes, ()))
     };
@@ -179,27 +192,51 @@ async fn write(context: &Context, pending: &mut AllPending) -> bool {
 }
 
 /// The change of the records, if there is one. What is of no network is no lease.
-fn change(view: &Cluster, vni: Vni, mac: &str, pending: &Pending) -> Option<Change> {
-    let record = view.networks.get(&vni.to_string())?;
-    let vni = vni.to_string();
+fn change(view: &Cluster, vni: Vni, mac: &str, pending: &Pending, now: u64) -> Option<Change> {
+    let (record, network) = of_network(view, vni)?;
+    let is_guarded = is_guarded(view, vni);
+    let is_kept =
+        |lease: &LeaseRecord| is_guarded && lasts(lease, now) && is_card_in_use(view, &lease.mac);
     match &pending.given {
         Some(lease) => {
-            let (network, _) = GuestNetwork::read(record).ok()?;
             let ip4 = network.managed()?.ip4.as_ref()?;
-            let is_of_it = ip4.network.contains(&lease.address);
-            is_of_it.then(|| Change::PutLease { vni, lease: lease.clone() })
+            let mut others = given4(record).filter(|other| other.mac != lease.mac);
+            let is_anothers =
+                others.any(|other| other.address.parse() == Ok(lease.address) && is_kept(other));
+            let is_taken = ip4.network.contains(&lease.address) && !is_anothers;
+            is_taken.then(|| Change::PutLease { vni: vni.to_string(), lease: lease.clone() })
         }
         None => {
-            let mut leases = record.leases.iter().filter(|lease| lease.expiry.is_some());
-            let has_ended = |address: &str| {
-                address.parse().is_ok_and(|address| pending.ended.contains(&address))
-            };
             // Another address may have been given meanwhile.
-            leases
-                .any(|lease| lease.mac == mac && has_ended(&lease.address))
-                .then(|| Change::RemoveLease { vni, mac: mac.to_owned() })
+            let has_ended = |lease: &&LeaseRecord| {
+                let address: Option<Ipv4Addr> = lease.address.parse().ok();
+                lease.mac == mac && address.is_some_and(|address| pending.ended.contains(&address))
+            };
+            let ended = given4(record).find(has_ended)?;
+            // An address that is not of the network any more goes in any case.
+            let is_of_it = ended.address.parse().is_ok_and(|address| network.contains(address));
+            let goes = !(is_of_it && is_kept(ended));
+            goes.then(|| Change::RemoveLease { vni: vni.to_string(), mac: mac.to_owned() })
         }
     }
+}
+
+/// Leases of IPv4 that a server has given.
+fn given4(record: &NetworkRecord) -> impl Iterator<Item = &LeaseRecord> {
+    record.leases.iter().filter(|lease| lease.expiry.is_some() && lease.ip6.is_none())
+}
+
+/// MAC addresses of others that the address of the lease was given to before: it is theirs no more.
+fn others_with<'a>(
+    view: &'a Cluster,
+    vni: Vni,
+    lease: &GivenLease,
+) -> impl Iterator<Item = &'a str> + use<'a> {
+    let (mac, address) = (lease.mac.clone(), lease.address);
+    let given = view.networks.get(&vni.to_string()).into_iter().flat_map(|it| given4(it));
+    let others =
+        given.filter(move |other| other.mac != mac && other.address.parse() == Ok(address));
+    others.map(|other| other.mac.as_str())
 }
 
 /// Same as [`change`], of the lease of an address of IPv6.
@@ -237,7 +274,7 @@ fn change6(
 }
 
 /// Whether the lease goes on, by its own record: the server may say that it is over because
-/// another guest, which can hear what its client calls itself, has given it back.
+/// another guest, which knows what its client calls itself, has given it back.
 fn lasts(lease: &LeaseRecord, now: u64) -> bool {
     let end: Option<u64> = lease.expiry.as_ref().and_then(|end| end.parse().ok());
     end.is_some_and(|end| end > now)
@@ -270,8 +307,18 @@ fn mac_of_lease(
 
 /// Whether this is the MAC address of an interface of a VM.
 fn is_card(view: &Cluster, mac: &str) -> bool {
+    view.vms.values().any(|vm| has_card(vm, mac))
+}
+
+/// Same as [`is_card`], of VMs that are not off: many guests give their leases back when they shut
+/// down, and an address that nobody uses is free for others.
+fn is_card_in_use(view: &Cluster, mac: &str) -> bool {
+    view.vms.values().any(|vm| !is_off(&vm.state) && has_card(vm, mac))
+}
+
+fn has_card(vm: &VmRecord, mac: &str) -> bool {
     let mac = parse_mac(mac);
-    let mut nics = view.vms.values().flat_map(|vm| &vm.domain).flat_map(|vm| &vm.nics);
+    let mut nics = vm.domain.iter().flat_map(|domain| &domain.nics);
     mac.is_some() && nics.any(|nic| parse_mac(&nic.mac) == mac)
 }
 
@@ -286,7 +333,8 @@ fn leases(context: &Context, record: &NetworkRecord, network: &GuestNetwork) -> 
     let now = context.ports.clock.wall().as_secs();
     let nics = view.vms.values().flat_map(|vm| &vm.domain).flat_map(|vm| &vm.nics);
     let cards: BTreeSet<Mac> = nics.filter_map(|nic| parse_mac(&nic.mac)).collect();
-    database(network, &record.leases, now, |mac| cards.contains(mac))
+    let names = Names::of(cards_by_name(&view).get(&network.vni), network, &record.leases);
+    database(network, &names.allowed(&record.leases), now, |mac| cards.contains(mac))
 }
 
 #[cfg(test)]

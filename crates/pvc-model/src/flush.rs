@@ -242,7 +242,7 @@ pub fn unflush(
             Some(TakeBack::Start(uuid)) => match check_none_held(cluster, vm) {
                 Ok(()) => back.now.push(TakeBack::Start(uuid)),
                 // Whoever dies on the way leaves half a volume, until an operator asks again.
-                Err(held) if held.purpose.can_be_taken_over() => {
+                Err(held) if !held.purpose.ends_by_itself() => {
                     back.stay.push((uuid, Stays::Held(held)));
                 }
                 Err(_) => back.waiting.push(uuid),
@@ -745,6 +745,12 @@ mod tests {
                 Purpose::Shrink(1),
                 Stays,
                 "it stays off: volume `vms/a` is being made smaller, to 1 bytes",
+            ),
+            (
+                Purpose::Other,
+                Stays,
+                "it stays off: volume `vms/a` is being changed in a way that this version does \
+                 not know",
             ),
         ] {
             let recorded_volumes = vec![volume.clone()];

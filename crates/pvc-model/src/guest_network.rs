@@ -21,6 +21,7 @@ pub mod guard;
 pub mod lease;
 pub mod mac;
 pub mod metadata;
+pub mod names;
 pub mod plan;
 pub mod refusal;
 pub mod request;

@@ -4,14 +4,21 @@
 //! when it is done. If that process dies, the volume stays held, for it may be half of one thing
 //! and half of another: doing the same again takes the hold over and brings it to its end. Of new
 //! contents there never is a half, only a moment in which no volume has the name: the primary ends
-//! that, and nobody else. What a script works on is let go of by its task, or by the worker that
-//! takes the task back.
+//! that, and nobody else. What a script works on is let go of by the worker of its node, or when
+//! that node is [proven dead](has_nothing_mapped).
+//!
+//! Whoever starts a guest looks: the API before it writes the order, and the node that obeys it.
+//! That one lets the guest wait, also if it is one that a fence has given it: a guest that is late
+//! is better than one that begins on half a rollback. A guest that arrives from another node is
+//! not started, and a volume that it has is never held.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use crate::NodeName;
 use crate::cluster::Cluster;
 use crate::job::JobId;
+use crate::node::DaemonState;
 use crate::storage::{SnapshotName, TrashId, VolumeId};
 use crate::vm::VmRecord;
 
@@ -30,14 +37,17 @@ pub enum Purpose {
     RollBack(SnapshotName),
     /// To this size, in bytes.
     Shrink(u64),
+    /// For what this version does not know, or cannot read. Nobody but who wrote it ends it.
+    Other,
     /// Its contents give way to others: the old go to the trash, and the new get the name.
     Fill {
         /// Volumes of this name that were in the trash before: none of them is the old contents.
         /// `None` until they were looked for: then nothing has been moved there.
         trashed: Option<BTreeSet<TrashId>>,
     },
-    /// Scripts of these tasks, one at least, have it as a device, and may write it.
-    Mapped(BTreeSet<JobId>),
+    /// Scripts of these tasks, one at least, have it as a device, each on its node, and may write
+    /// it.
+    Mapped(BTreeMap<JobId, NodeName>),
 }
 
 impl VolumeHold {
@@ -46,6 +56,7 @@ impl VolumeHold {
         match &self.purpose {
             Purpose::RollBack(snapshot) if !has(snapshot) => Some(snapshot),
             Purpose::RollBack(_)
+            | Purpose::Other
             | Purpose::Shrink(_)
             | Purpose::Fill { .. }
             | Purpose::Mapped(_) => None,
@@ -54,10 +65,17 @@ impl VolumeHold {
 }
 
 impl Purpose {
+    /// Whether it comes to its end without an operator, also where it was cut off.
+    pub fn ends_by_itself(&self) -> bool {
+        matches!(self, Purpose::Fill { .. } | Purpose::Mapped { .. })
+    }
+
     /// Whether another attempt at the same may go on where one was cut off.
     pub fn can_be_taken_over(&self) -> bool {
         match self {
             Purpose::RollBack(_) | Purpose::Shrink(_) => true,
+            // Two that are not known need not be the same.
+            Purpose::Other => false,
             // The contents of two attempts are not the same.
             Purpose::Fill { .. } => false,
             // No script goes on where another was ended.
@@ -71,9 +89,13 @@ impl fmt::Display for Purpose {
         match self {
             Purpose::RollBack(snapshot) => write!(f, "rolled back to snapshot `{snapshot}`"),
             Purpose::Shrink(bytes) => write!(f, "made smaller, to {bytes} bytes"),
+            Purpose::Other => f.write_str("changed in a way that this version does not know"),
             Purpose::Fill { .. } => f.write_str("given new contents"),
             Purpose::Mapped(jobs) => {
-                let tasks: Vec<String> = jobs.iter().map(|job| format!("task `{job}`")).collect();
+                let task = |(job, node): (&JobId, &NodeName)| {
+                    format!("task `{job}` on node `{node}`")
+                };
+                let tasks: Vec<String> = jobs.iter().map(task).collect();
                 write!(f, "worked on by the script of {}", tasks.join(" and of "))
             }
         }
@@ -98,6 +120,13 @@ impl Held {
             Purpose::Shrink(bytes) => {
                 format!("`pvc storage volume resize {pool} {volume} {bytes} --force`")
             }
+            Purpose::Other => {
+                return format!(
+                    "another version of PVC has written that, and ends it, or tells how: wait for \
+                     it, or give all nodes that version and ask again; if no version knows it, \
+                     the record `/pvcrs/holds/{pool}:{volume}` is damaged"
+                );
+            }
             Purpose::Fill { .. } => {
                 return "wait for it; if it was cut off, the primary node gives the volume its old \
                         contents back within a quarter of an hour"
@@ -105,11 +134,12 @@ impl Held {
             }
             Purpose::Mapped(jobs) => {
                 let ends: Vec<String> =
-                    jobs.iter().map(|job| format!("`pvc task cancel {job}`")).collect();
+                    jobs.keys().map(|job| format!("`pvc task cancel {job}`")).collect();
                 return format!("wait for it, or end it: {}", ends.join(" and "));
             }
         };
         let lost = match &self.purpose {
+            Purpose::Other => String::new(),
             Purpose::RollBack(_) => format!("; if that snapshot is gone, {}", self.way_out()),
             Purpose::Shrink(_) | Purpose::Fill { .. } | Purpose::Mapped(_) => String::new(),
         };
@@ -142,6 +172,25 @@ pub fn check_not_held(
     }
 }
 
+/// Refuses if the volume is held for anything but the script of `job` alone.
+pub fn check_held_by_none_but(
+    cluster: &Cluster,
+    volume: &VolumeId,
+    job: &JobId,
+) -> Result<(), Held> {
+    match cluster.holds.get(volume).map(|hold| &hold.purpose) {
+        Some(Purpose::Mapped(jobs)) if jobs.keys().all(|other| other == job) => Ok(()),
+        _ => check_not_held(cluster, volume, None),
+    }
+}
+
+/// Whether no script can have anything mapped on the node any more: it is proven dead, or no part
+/// of the cluster. One that only says nothing may be cut off, and its scripts go on.
+pub fn has_nothing_mapped(cluster: &Cluster, node: &NodeName) -> bool {
+    let node = cluster.nodes.get(node);
+    node.is_none_or(|node| node.daemon_state == DaemonState::Fenced)
+}
+
 /// Refuses if a volume that the VM names is held.
 pub fn check_none_held(cluster: &Cluster, vm: &VmRecord) -> Result<(), Held> {
     if cluster.holds.is_empty() {
@@ -155,6 +204,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::node::NodeRecord;
+    use crate::records;
 
     #[test]
     fn a_volume_that_is_held_is_so_for_all_but_the_same_purpose() {
@@ -194,6 +245,35 @@ mod tests {
     }
 
     #[test]
+    fn nobody_takes_over_what_this_version_does_not_know() {
+        let volume = VolumeId::parse("vms/a").unwrap();
+        let (purpose, by) = (Purpose::Other, "x".to_owned());
+        let hold = VolumeHold { volume: volume.clone(), purpose: purpose.clone(), by };
+        assert_eq!(hold.lost_snapshot(|_| false), None);
+        let mut cluster = Cluster::default();
+        cluster.holds.insert(volume.clone(), Arc::new(hold));
+        let held = Held { volume: volume.clone(), purpose };
+        let before = Purpose::RollBack(SnapshotName::new("before"));
+        for allowed in [None, Some(&Purpose::Other), Some(&before), Some(&Purpose::Shrink(1))] {
+            assert_eq!(check_not_held(&cluster, &volume, allowed), Err(held.clone()));
+        }
+        let words = "volume `vms/a` is being changed in a way that this version does not know";
+        assert_eq!(held.to_string(), words);
+        let hint = held.hint();
+        assert!(hint.starts_with("another version of PVC has written that"), "{hint}");
+        assert!(hint.contains("`/pvcrs/holds/vms:a`"), "{hint}");
+    }
+
+    #[test]
+    fn what_an_operator_has_to_repeat_does_not_end_by_itself() {
+        let before = Purpose::RollBack(SnapshotName::new("before"));
+        for purpose in [before, Purpose::Shrink(1), Purpose::Other] {
+            assert!(!purpose.ends_by_itself(), "{purpose}");
+        }
+        assert!(Purpose::Fill { trashed: None }.ends_by_itself());
+    }
+
+    #[test]
     fn a_rollback_alone_cannot_be_repeated_when_its_snapshot_is_gone() {
         let hold = |purpose| VolumeHold {
             volume: VolumeId::parse("vms/a").unwrap(),
@@ -210,20 +290,44 @@ mod tests {
 
     #[test]
     fn what_scripts_work_on_is_let_go_of_by_their_tasks() {
-        let jobs: BTreeSet<JobId> = [1, 2].map(JobId::from_bits).into();
-        let purpose = Purpose::Mapped(jobs);
+        let [first, second] = [1, 2].map(JobId::from_bits);
+        let on = |job: &JobId, node: &str| (job.clone(), NodeName::new(node));
+        let purpose = Purpose::Mapped([on(&first, "hv1"), on(&second, "hv2")].into());
         assert!(!purpose.can_be_taken_over());
         let volume = VolumeId::parse("vms/a").unwrap();
         let held = Held { volume: volume.clone(), purpose: purpose.clone() };
-        let words = "volume `vms/a` is being worked on by the script of task `00000001` and of \
-                     task `00000002`";
+        let words = "volume `vms/a` is being worked on by the script of task `00000001` on node \
+                     `hv1` and of task `00000002` on node `hv2`";
         assert_eq!(held.to_string(), words);
         let ends = "`pvc task cancel 00000001` and `pvc task cancel 00000002`";
         assert!(held.hint().ends_with(ends), "{}", held.hint());
         let hold = VolumeHold { volume: volume.clone(), purpose, by: "00000002".to_owned() };
         assert_eq!(hold.lost_snapshot(|_| false), None);
         let mut cluster = Cluster::default();
-        cluster.holds.insert(volume.clone(), Arc::new(hold));
-        assert_eq!(check_not_held(&cluster, &volume, None), Err(held));
+        cluster.holds.insert(volume.clone(), Arc::new(hold.clone()));
+        assert_eq!(check_not_held(&cluster, &volume, None), Err(held.clone()));
+        assert_eq!(check_held_by_none_but(&cluster, &volume, &first), Err(held));
+        let alone = VolumeHold { purpose: Purpose::Mapped([on(&first, "hv1")].into()), ..hold };
+        cluster.holds.insert(volume.clone(), Arc::new(alone));
+        assert_eq!(check_held_by_none_but(&cluster, &volume, &first), Ok(()));
+        assert!(check_held_by_none_but(&cluster, &volume, &second).is_err());
+        assert!(check_not_held(&cluster, &volume, None).is_err());
+    }
+
+    #[test]
+    fn a_node_has_nothing_mapped_when_it_is_proven_dead_or_removed() {
+        for (state, wanted) in [
+            (DaemonState::Run, false),
+            (DaemonState::Stop, false),
+            (DaemonState::Dead, false),
+            (DaemonState::Fenced, true),
+        ] {
+            let name = NodeName::new("hv1");
+            let node = NodeRecord { daemon_state: state.clone(), ..records::node("hv1") };
+            let nodes = [(name.clone(), Arc::new(node))].into();
+            let cluster = Cluster { nodes, ..Cluster::default() };
+            assert_eq!(has_nothing_mapped(&cluster, &name), wanted, "{state:?}");
+            assert!(has_nothing_mapped(&cluster, &NodeName::new("hv2")));
+        }
     }
 }

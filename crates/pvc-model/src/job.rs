@@ -22,7 +22,7 @@ use crate::cluster::Cluster;
 use crate::osd::{AddOsds, DeviceSpec, OsdId};
 use crate::storage::{PoolName, SnapshotName, VolumeId};
 use crate::transfer::Transferred;
-use crate::vm::VmRecord;
+use crate::vm::{VmRecord, VmState};
 use crate::{NodeName, Uuid};
 
 /// Eight lower-case hexadecimal digits: the identifier of a job.
@@ -505,11 +505,22 @@ pub fn being_renamed_to(cluster: &Cluster, vm: Uuid) -> Option<&str> {
 
 /// The jobs that have not ended and make a VM of this name.
 pub fn being_made<'a>(cluster: &'a Cluster, name: &'a str) -> impl Iterator<Item = &'a JobId> {
+    makers(cluster).filter(move |(vm, _)| vm.name == name).map(|(_, job)| job)
+}
+
+/// The job that has not ended and makes this VM, while the VM is in state `provision`.
+pub fn maker<'a>(cluster: &'a Cluster, vm: &VmRecord) -> Option<&'a JobId> {
+    if vm.state != VmState::Provision {
+        return None;
+    }
+    makers(cluster).find(|(made, _)| made.uuid == Some(vm.uuid)).map(|(_, job)| job)
+}
+
+/// The jobs that have not ended and make VMs, each with its VM.
+fn makers(cluster: &Cluster) -> impl Iterator<Item = (&JobVm, &JobId)> {
     let jobs = cluster.jobs.values().filter(|job| !job.progress.state.is_over());
-    jobs.filter_map(move |job| match &job.spec.work {
-        JobWork::CreateVm(_) | JobWork::Provision(_) => {
-            job.spec.work.vm().is_some_and(|vm| vm.name == name).then_some(&job.spec.id)
-        }
+    jobs.filter_map(|job| match &job.spec.work {
+        work @ (JobWork::CreateVm(_) | JobWork::Provision(_)) => Some((work.vm()?, &job.spec.id)),
         _ => None,
     })
 }
@@ -529,7 +540,6 @@ mod tests {
     use super::*;
     use crate::node::{DaemonNote, NodeRecord};
     use crate::records;
-    use crate::vm::VmState;
 
     fn rename(bits: u32, vm: u128) -> Job {
         let vm = JobVm { name: "web1".into(), uuid: Some(Uuid::from_u128(vm)) };
@@ -606,6 +616,29 @@ mod tests {
         assert_eq!(ends, [true, false], "unless somebody cancels it");
         cluster.nodes.insert("hv2".into(), Arc::new(records::node("hv2")));
         assert_eq!(takes(&cluster), [true, false], "hv2 runs PVC 1.0.3");
+    }
+
+    #[test]
+    fn a_vm_in_state_provision_has_a_maker_until_the_job_has_ended() {
+        let mut job = rename(1, 7);
+        job.spec.work = JobWork::Provision(Box::new(Provision {
+            vm: JobVm { name: "web1".into(), uuid: Some(Uuid::from_u128(7)) },
+            profile: String::new(),
+            define: true,
+            start: false,
+            refuse_memory_overcommit: false,
+            arguments: Vec::new(),
+        }));
+        let made = records::vm(7, VmState::Provision, None);
+        let other = records::vm(8, VmState::Provision, None);
+        let is_over = records::vm(7, VmState::Stop, None);
+        for (state, wanted) in [(JobState::Running, true), (JobState::Failed, false)] {
+            job.progress.state = state;
+            let jobs = [(job.spec.id.clone(), Arc::new(job.clone()))].into();
+            let cluster = Cluster { jobs, ..Cluster::default() };
+            let has = [&made, &other, &is_over].map(|vm| maker(&cluster, vm).is_some());
+            assert_eq!(has, [wanted, false, false], "{state:?}");
+        }
     }
 
     #[test]

@@ -29,11 +29,15 @@ pub struct Now {
 ///
 /// Moments are those of the wall clock, which days and daemons have in common, and which may step.
 /// So a volume that was seen while its time was not over is kept for as long as was left of it
-/// then, also if the wall clock says otherwise meanwhile.
+/// then, also if the wall clock says otherwise meanwhile; and none is due that was not in sight for
+/// an hour: the clock of a machine that has just started may be years ahead until it is set.
 #[derive(Debug, Default)]
 pub struct Kept {
     not_before: BTreeMap<Seen, Duration>,
 }
+
+/// Time for which a volume is in sight before it is due, whatever the wall clock says.
+const IN_SIGHT: Duration = Duration::from_secs(3600);
 
 /// A volume in the trash, and until when. One that was restored and removed again is another.
 type Seen = (PoolName, TrashId, u64);
@@ -55,7 +59,7 @@ impl Kept {
             let left = Duration::from_secs(entry.kept_until).saturating_sub(now.wall);
             let not_before = match known.remove(&seen(&entry)) {
                 Some(not_before) => not_before,
-                None => now.monotonic.saturating_add(left),
+                None => now.monotonic.saturating_add(left.max(IN_SIGHT)),
             };
             self.not_before.insert(seen(&entry), not_before);
             if left.is_zero() && not_before <= now.monotonic {
@@ -95,33 +99,55 @@ mod tests {
     #[test]
     fn a_volume_is_due_when_its_time_is_over_and_not_before() {
         let mut kept = Kept::default();
-        let trash = || vec![entry("a", 2000), entry("b", 3000)];
+        let trash = || vec![entry("a", 12_000), entry("b", 13_000)];
         for (now, expected) in [
-            (at(1999, 10), vec![]),
-            (at(2000, 11), vec!["a"]),
-            (at(2999, 1010), vec!["a"]),
-            (at(3000, 1011), vec!["a", "b"]),
+            (at(2_000, 10), vec![]),
+            (at(11_999, 10_009), vec![]),
+            (at(12_000, 10_010), vec!["a"]),
+            (at(12_999, 11_009), vec!["a"]),
+            (at(13_000, 11_010), vec!["a", "b"]),
         ] {
             assert_eq!(ids(&kept.due(&vms(), trash(), now)), expected, "{now:?}");
         }
     }
 
     #[test]
-    fn what_is_past_its_time_when_it_is_first_seen_is_due() {
-        let due = Kept::default().due(&vms(), vec![entry("a", 2000)], at(2000, 0));
-        assert_eq!(ids(&due), ["a"]);
+    fn what_is_past_its_time_when_it_is_first_seen_is_due_after_an_hour() {
+        let mut kept = Kept::default();
+        for (now, expected) in [
+            (at(2_000, 0), vec![]),
+            (at(5_599, 3_599), vec![]),
+            (at(5_600, 3_600), vec!["a"]),
+        ] {
+            assert_eq!(ids(&kept.due(&vms(), vec![entry("a", 2_000)], now)), expected, "{now:?}");
+        }
+    }
+
+    /// A node was primary before the time was set on it: the whole trash was purged.
+    #[test]
+    fn a_clock_that_is_years_ahead_until_it_is_set_ends_no_time() {
+        let mut kept = Kept::default();
+        for (now, expected) in [
+            (at(900_000_000, 0), vec![]),
+            (at(900_003_599, 3_599), vec![]),
+            (at(4_000, 3_600), vec![]),
+            (at(89_999, 89_599), vec![]),
+            (at(90_000, 89_600), vec!["a"]),
+        ] {
+            assert_eq!(ids(&kept.due(&vms(), vec![entry("a", 90_000)], now)), expected, "{now:?}");
+        }
     }
 
     #[test]
     fn a_clock_that_steps_does_not_shorten_the_time() {
         let mut kept = Kept::default();
-        let trash = || vec![entry("a", 2000)];
+        let trash = || vec![entry("a", 12_000)];
         for (now, expected) in [
-            (at(1990, 100), vec![]),
+            (at(2_000, 100), vec![]),
             (at(9_000_000, 101), vec![]),
-            (at(9_000_008, 109), vec![]),
-            (at(9_000_009, 110), vec!["a"]),
-            (at(1999, 111), vec![]),
+            (at(9_009_998, 10_099), vec![]),
+            (at(9_009_999, 10_100), vec!["a"]),
+            (at(11_999, 10_101), vec![]),
         ] {
             assert_eq!(ids(&kept.due(&vms(), trash(), now)), expected, "{now:?}");
         }
@@ -130,10 +156,14 @@ mod tests {
     #[test]
     fn a_volume_that_is_removed_again_has_its_time_again() {
         let mut kept = Kept::default();
-        assert!(kept.due(&vms(), vec![entry("a", 2000)], at(1990, 100)).is_empty());
-        assert!(kept.due(&vms(), vec![entry("a", 2010)], at(1995, 105)).is_empty());
-        assert!(kept.due(&vms(), vec![entry("a", 2010)], at(2009, 112)).is_empty());
-        assert_eq!(ids(&kept.due(&vms(), vec![entry("a", 2010)], at(2010, 120))), ["a"]);
+        let mut due = |kept_until, now| {
+            let due = kept.due(&vms(), vec![entry("a", kept_until)], now);
+            due.len()
+        };
+        assert_eq!(due(12_000, at(2_000, 100)), 0);
+        assert_eq!(due(12_010, at(2_005, 105)), 0);
+        assert_eq!(due(12_010, at(12_009, 10_109)), 0);
+        assert_eq!(due(12_010, at(12_010, 10_110)), 1);
     }
 
     #[test]

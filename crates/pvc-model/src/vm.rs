@@ -42,6 +42,31 @@ word! {
     }
 }
 
+impl VmState {
+    /// State in which a VM comes back from a backup that caught it while something was done to it;
+    /// `None` if that is the one it was in. Whoever did it does not come back, and nobody else
+    /// would end its state.
+    ///
+    /// A VM that was moved was up. Of one whose disks were being made, filled or removed nobody
+    /// knows how they are by now: it is neither started nor ended until somebody has looked.
+    pub fn restored(&self) -> Option<VmState> {
+        match self {
+            VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate => Some(VmState::Start),
+            VmState::Provision | VmState::Import | VmState::Restore | VmState::Delete => {
+                Some(VmState::Disable)
+            }
+            VmState::Start
+            | VmState::Restart
+            | VmState::Shutdown
+            | VmState::Stop
+            | VmState::Disable
+            | VmState::Fail
+            | VmState::Mirror
+            | VmState::Unknown(_) => None,
+        }
+    }
+}
+
 word! {
     /// Figure by which a target node is chosen.
     Selector {
@@ -156,5 +181,24 @@ impl VmRecord {
 
     pub fn memory_mib(&self) -> u64 {
         self.domain.as_ref().map_or(0, |domain| domain.memory_mib)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_that_is_restored_is_one_that_ends_without_whoever_began_it() {
+        for state in VmState::ALL {
+            let expected = match state.as_str() {
+                "migrate" | "migrate-live" | "unmigrate" => Some(VmState::Start),
+                "provision" | "import" | "restore" | "delete" => Some(VmState::Disable),
+                _ => None,
+            };
+            assert_eq!(state.restored(), expected, "{state}");
+            assert_eq!(expected.and_then(|state| state.restored()), None, "once is enough");
+        }
+        assert_eq!(VmState::from_record("odd").restored(), None);
     }
 }

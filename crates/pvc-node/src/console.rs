@@ -2,8 +2,10 @@
 //!
 //! One task looks at all files: a watcher is an entry in a map and cannot leak. A file is read only
 //! when it has changed and its guest's turn has come, and what is written keeps to a [`Pace`], for
-//! each guest and for all: a guest that prints without end holds up no other, and all together do
-//! not fill the disks of the store. Who has waited longest comes first.
+//! each VM and for all: a guest that prints without end holds up no other, and all together do not
+//! fill the disks of the store. Who has waited longest comes first. The last lines of a guest that
+//! is gone wait for their turn, too, and the VM's next guest has what is left of its pace: guests
+//! decide how often they die.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,10 +23,10 @@ use crate::shared::Shared;
 /// Time between two looks at the files.
 const POLL: Duration = Duration::from_millis(500);
 
-/// The least time between two writes for one guest.
+/// The least time between two writes for one VM.
 const LEAST: Duration = Duration::from_secs(2);
 
-/// Bytes that are written in a second for one guest, if it prints without end.
+/// Bytes that are written in a second for one VM, if its guests print without end.
 const GUEST_PACE: u64 = 8 << 10;
 
 /// Bytes that are written in a second for all guests of the node.
@@ -43,7 +45,18 @@ const CUT_BEYOND: u64 = 8 << 20;
 /// Time that the store may take for the consoles.
 const DEADLINE: Duration = Duration::from_secs(15);
 
+/// State of the guest whose console is watched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Runs,
+    /// Gone, and its last lines are not read yet.
+    Ended,
+    /// Gone, and so is the watcher once the pace is as good as new.
+    Over,
+}
+
 struct Watcher {
+    life: Life,
     path: PathBuf,
     seen: Option<FileInfo>,
     /// Text in the store, if that is known.
@@ -57,7 +70,35 @@ struct Watcher {
 impl Watcher {
     fn new(path: PathBuf) -> Self {
         let (not_before, pace) = (Duration::ZERO, Pace::new(GUEST_PACE));
-        Watcher { path, seen: None, written: None, not_before, pace, logged: false }
+        let life = Life::Runs;
+        Watcher { life, path, seen: None, written: None, not_before, pace, logged: false }
+    }
+
+    /// Watches the next guest of the VM, at the pace that goes on.
+    fn begin_anew(&mut self, path: PathBuf) {
+        let pace = self.pace.clone();
+        *self = Watcher { not_before: self.not_before, pace, ..Watcher::new(path) };
+    }
+
+    /// Notes that the file was read: of a guest that is gone for the last time.
+    fn note_read(&mut self) {
+        if self.life == Life::Ended {
+            self.life = Life::Over;
+            (self.seen, self.written) = (None, None);
+        }
+    }
+
+    /// Notes that what was read did not arrive: it is read and written again.
+    fn note_lost(&mut self) {
+        (self.seen, self.written) = (None, None);
+        if self.life == Life::Over {
+            self.life = Life::Ended;
+        }
+    }
+
+    /// Whether it need not be known any more.
+    fn is_over(&self, now: Duration) -> bool {
+        self.life == Life::Over && self.not_before <= now && self.pace.is_paid(now)
     }
 
     fn complain(&mut self, vm: Uuid, error: &FilesError, message: &str) {
@@ -71,7 +112,7 @@ impl Watcher {
 pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let mut consoles = Consoles::new(shared.clone());
     while !shutdown.is_cancelled() {
-        consoles.follow_guests().await;
+        consoles.follow_guests();
         consoles.look(false).await;
         shared.rest(POLL, &shutdown).await;
     }
@@ -94,22 +135,25 @@ impl Consoles {
 
     /// Keeps one watcher for each guest whose console is known. The console of a guest that went is
     /// read a last time: the last lines of a guest that died are the interesting ones.
-    async fn follow_guests(&mut self) {
-        let known = self.shared.guests.borrow().known.clone();
-        let gone: Vec<Uuid> =
-            self.watchers.keys().filter(|vm| !known.contains_key(vm)).copied().collect();
-        for vm in gone {
-            if let Some(mut watcher) = self.watchers.remove(&vm)
-                && let Some(text) = self.text(vm, &mut watcher).await
-            {
-                self.pace.spend(text.len(), self.shared.now());
-                self.write(vec![(vm, text)]).await;
-            }
+    fn follow_guests(&mut self) {
+        let (known, now) = (self.shared.guests.borrow().known.clone(), self.shared.now());
+        let (view, own) = (self.shared.store.view(), self.shared.name());
+        let is_ours = |vm: &Uuid| view.vms.get(vm).is_some_and(|record| record.is_assigned_to(own));
+        for (vm, watcher) in self.watchers.iter_mut().filter(|(vm, _)| !known.contains_key(vm)) {
+            watcher.life = match watcher.life {
+                Life::Runs => Life::Ended,
+                // Where it is now another node writes what it prints.
+                Life::Ended if !is_ours(vm) => Life::Over,
+                life => life,
+            };
         }
+        self.watchers.retain(|_, watcher| !watcher.is_over(now));
         for (vm, facts) in known {
             let Some(path) = facts.console else { continue };
-            if self.watchers.get(&vm).is_none_or(|watcher| watcher.path != path) {
-                self.watchers.insert(vm, Watcher::new(path));
+            match self.watchers.get_mut(&vm) {
+                Some(watcher) if watcher.life == Life::Runs && watcher.path == path => {}
+                Some(watcher) => watcher.begin_anew(path),
+                None => _ = self.watchers.insert(vm, Watcher::new(path)),
             }
         }
     }
@@ -122,13 +166,15 @@ impl Consoles {
         watchers.sort_by_key(|(_, watcher)| watcher.not_before);
         let (mut texts, mut size) = (Vec::new(), 0);
         let mut lost = BTreeSet::new();
-        for (vm, watcher) in &mut watchers {
+        for (vm, watcher) in watchers.iter_mut().filter(|(_, it)| it.life != Life::Over) {
             let has_turn = everybody || (watcher.not_before <= now && self.pace.is_open(now));
             if !has_turn || !lost.is_empty() || !self.shared.is_connected() {
                 self.cut_long(*vm, watcher).await;
                 continue;
             }
-            let Some(text) = self.text(*vm, watcher).await else { continue };
+            let text = self.text(*vm, watcher).await;
+            watcher.note_read();
+            let Some(text) = text else { continue };
             watcher.pace.spend(text.len(), now);
             self.pace.spend(text.len(), now);
             watcher.not_before = watcher.pace.opens_at().max(now + LEAST);
@@ -140,9 +186,8 @@ impl Consoles {
             }
         }
         lost.extend(self.write(texts).await);
-        // What did not arrive is read and written again.
         for (_, watcher) in watchers.iter_mut().filter(|(vm, _)| lost.contains(vm)) {
-            (watcher.seen, watcher.written) = (None, None);
+            watcher.note_lost();
         }
         self.watchers = watchers.into_iter().collect();
     }
@@ -273,7 +318,179 @@ fn is_junk(c: char) -> bool {
 mod tests {
     use super::*;
 
-    use pvc_testkit::MemoryFiles;
+    use std::convert::Infallible;
+
+    use pvc_embedded::EmbeddedTree;
+    use pvc_model::NodeName;
+    use pvc_model::vm::VmState;
+    use pvc_ports::Ports;
+    use pvc_store::{Change, Changes, NewVm, Store, VmChange};
+    use pvc_testkit::{MemoryFiles, SeededRandom, TokioClock, ports};
+
+    use crate::settings::NodeSettings;
+    use crate::settings::tests::settings;
+    use crate::shared::{GuestFacts, Guests};
+
+    /// A node whose guests print, live and die as they are told.
+    struct World {
+        shared: Arc<Shared>,
+        files: Arc<MemoryFiles>,
+        consoles: Consoles,
+        vms: Vec<Uuid>,
+    }
+
+    fn file_of(vm: Uuid) -> PathBuf {
+        PathBuf::from(format!("/var/log/{vm}.log"))
+    }
+
+    fn new_vm(uuid: Uuid) -> NewVm {
+        let name = format!("vm{}", uuid.as_u128());
+        NewVm {
+            uuid,
+            xml: format!(
+                "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid>\
+                 <memory unit='MiB'>256</memory><vcpu>2</vcpu><os><type>hvm</type></os>\
+                 <devices/></domain>"
+            ),
+            name,
+            state: VmState::Start,
+            node: Some(NodeName::new("hv1")),
+            profile: None,
+            volumes: Vec::new(),
+            autostart: false,
+            migration_method: None,
+            max_downtime_ms: 300,
+            selector: None,
+            node_limit: Vec::new(),
+            tags: Vec::new(),
+        }
+    }
+
+    impl World {
+        async fn new(vms: u128) -> World {
+            let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+            let tree = EmbeddedTree::in_memory();
+            let store = Store::open(tree.connect(), clock.clone(), random.clone()).await.unwrap();
+            store.initialize(false).await.unwrap();
+            let files = Arc::new(MemoryFiles::new());
+            let ports = Ports { clock, random, files: files.clone(), ..ports() };
+            let settings = NodeSettings { console_log_lines: 100, ..settings("hv1") };
+            let shared = Arc::new(Shared::new(settings, ports, store));
+            let (consoles, vms) =
+                (Consoles::new(shared.clone()), (1..=vms).map(Uuid::from_u128).collect());
+            let world = World { shared, files, consoles, vms };
+            let mut changes = Changes::new();
+            for vm in &world.vms {
+                changes.push(Change::DefineVm(Box::new(new_vm(*vm))));
+            }
+            world.change(changes).await;
+            world
+        }
+
+        async fn change(&self, changes: Changes) {
+            let store = &self.shared.store;
+            store.change(|_| Ok::<_, Infallible>((changes.clone(), ()))).await.unwrap();
+            store.fresh().await.unwrap();
+        }
+
+        /// Has a guest of each VM run here from now on, or none.
+        fn run(&self, has_guests: bool) {
+            let facts = |vm: &Uuid| GuestFacts {
+                instance: 1,
+                name: "web".to_owned(),
+                live: None,
+                console: Some(file_of(*vm)),
+            };
+            let vms = self.vms.iter().filter(|_| has_guests);
+            let known = vms.map(|vm| (*vm, facts(vm))).collect();
+            self.shared.guests.send_replace(Guests { known, ..Guests::default() });
+        }
+
+        fn print(&self, text: &str) {
+            self.vms.iter().for_each(|vm| self.files.insert(&file_of(*vm), text.as_bytes()));
+        }
+
+        /// Looks after the consoles for so many seconds.
+        async fn pass(&mut self, seconds: u64) {
+            for _ in 0..seconds {
+                self.consoles.follow_guests();
+                self.consoles.look(false).await;
+                self.shared.sleep(Duration::from_secs(1)).await;
+            }
+        }
+
+        /// Number of times that the console of a VM was written.
+        async fn writes(&self, vm: Uuid) -> u64 {
+            let path = format!("/domains/{vm}/consolelog");
+            let entry = self.shared.store.tree().get(&path).await.unwrap();
+            entry.map_or(0, |entry| u64::try_from(entry.stat.version).unwrap())
+        }
+
+        async fn recorded(&self, vm: Uuid) -> String {
+            self.shared.store.console_log(vm).await.unwrap().unwrap_or_default()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn guests_that_die_again_and_again_keep_the_pace_of_those_that_live() {
+        const SIZE: usize = 200 << 10;
+        for (vms, pace) in [(1, GUEST_PACE), (20, NODE_PACE)] {
+            let mut world = World::new(vms).await;
+            let begun = world.shared.now();
+            for life in 0..60 {
+                world.run(true);
+                world.pass(1).await;
+                world.print(&format!("{}{life}", "x".repeat(SIZE)));
+                world.run(false);
+                world.pass(9).await;
+            }
+            let mut bytes = 0;
+            for vm in &world.vms {
+                bytes += world.writes(*vm).await * SIZE as u64;
+            }
+            // What nobody has written in the two minutes before may come on top, and one console.
+            let most = pace * ((world.shared.now() - begun).as_secs() + 120) + SIZE as u64;
+            assert!(0 < bytes && bytes <= most, "of {vms}: {bytes} of {most}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_lines_of_a_guest_wait_for_their_turn_unless_its_vm_is_elsewhere_by_then() {
+        for moves in [false, true] {
+            let mut world = World::new(1).await;
+            let vm = world.vms[0];
+            world.run(true);
+            for second in 0..12 {
+                world.print(&format!("{}{second}", "x".repeat(MOST_BYTES)));
+                world.pass(1).await;
+            }
+            world.print("Kernel panic");
+            world.run(false);
+            if moves {
+                let mut changes = Changes::new();
+                changes.vm(vm, VmChange::Node(NodeName::new("hv2")));
+                world.change(changes).await;
+            }
+            world.pass(1).await;
+            assert_ne!(world.recorded(vm).await, "Kernel panic", "its pace is used up");
+            world.pass(200).await;
+            assert_eq!(world.recorded(vm).await == "Kernel panic", !moves);
+            assert!(world.consoles.watchers.is_empty(), "nobody watches what is over");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_lines_of_a_guest_that_printed_little_come_at_once() {
+        let mut world = World::new(1).await;
+        let vm = world.vms[0];
+        world.run(true);
+        world.print("Linux version 6.12\n");
+        world.pass(3).await;
+        world.print("Kernel panic");
+        world.run(false);
+        world.pass(1).await;
+        assert_eq!(world.recorded(vm).await, "Kernel panic");
+    }
 
     #[test]
     fn the_last_lines_are_kept_whole() {

@@ -165,8 +165,9 @@ impl Reporter {
             return;
         }
         let view = shared.store.view();
-        if !view.nodes.contains_key(shared.name()) {
-            // The tree was made anew under our feet (`cluster init --overwrite`, a restore).
+        // The tree was made anew under our feet (`cluster init --overwrite`, a restore): there is
+        // no record of this node, or one that says nothing of its daemon.
+        if view.nodes.get(shared.name()).is_none_or(|own| own.daemon_state.as_str().is_empty()) {
             return self.register_again(&view).await;
         }
         // Before the record says `run`: whoever places a VM here counts what runs here already.
@@ -195,7 +196,10 @@ impl Reporter {
         if view.config.schema.is_none() {
             return; // There is no cluster; the keepalive says so in the log.
         }
-        tracing::warn!("the cluster has no record of this node; it is made again");
+        tracing::warn!(
+            "the cluster's record of this node is gone, or says nothing of its daemon; it is made \
+             again"
+        );
         // What announces this daemon went with the rest. First, because this work may be cut off.
         self.shared.unannounced.notify_one();
         if let Err(error) = startup::set_up_node(&self.shared).await {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 /// Number of bytes that may be written in a time. What was left in the last [`AHEAD`] may be
 /// written at once, so that whoever writes now and then never waits.
+#[derive(Clone)]
 pub(crate) struct Pace {
     bytes_per_second: u64,
     /// Time, on the monotonic clock, by which what was written so far comes to the pace.
@@ -30,6 +31,11 @@ impl Pace {
 
     pub fn is_open(&self, now: Duration) -> bool {
         self.opens_at() <= now
+    }
+
+    /// Whether it is as good as new: all that was written has come to the pace.
+    pub fn is_paid(&self, now: Duration) -> bool {
+        self.paid_at <= now
     }
 
     /// Notes that `bytes` were written at `now`.

@@ -101,21 +101,38 @@ pub async fn backup(
     store.backup(with_secrets).await
 }
 
-/// Writes what [`backup`] gave, as JSON text. Keys that are not in it stay. Of a dump without the
-/// passwords of BMCs the outcome says whose are missing.
+/// Writes what is to be of what [`backup`] gave, as JSON text, also into an empty store that is to
+/// take the place of a lost one. Keys that are not in it stay; what was so then, or under way, does
+/// not come back. What else there is to know of it say its [`notes`].
 pub async fn restore(store: &Store, dump: &str) -> crate::Outcome<Restored, ClusterRefusal> {
     let dump = read_dump(dump).map_err(ChangeError::Refused)?;
     store.restore(&dump).await.map_err(|error| ChangeError::Refused(ClusterRefusal::Restore(error)))
 }
 
-/// Writes what [`backup`] gave into an empty store that is to take the place of a lost one; what
-/// nodes said of themselves is left out.
-pub async fn recover(store: &Store, dump: &str) -> crate::Outcome<Restored, ClusterRefusal> {
-    let dump = read_dump(dump).map_err(ChangeError::Refused)?;
-    store.recover(dump).await.map_err(|error| ChangeError::Refused(ClusterRefusal::Restore(error)))
+/// Sentences about what an operator has to know after a restore, without a full stop.
+pub fn notes(restored: &Restored) -> Vec<String> {
+    let unfenceable = (!restored.unfenceable.is_empty()).then(|| {
+        format!(
+            "no IPMI password is known of {}: start the daemon there, until then it cannot be \
+             fenced",
+            named(&restored.unfenceable)
+        )
+    });
+    let disabled = (!restored.disabled.is_empty()).then(|| {
+        format!(
+            "disabled are VMs that were being made, imported, restored or removed then, `{}`: look \
+             at the volumes of each, and start or remove it",
+            restored.disabled.join("`, `")
+        )
+    });
+    let maintenance = restored.maintenance.then(|| {
+        "the cluster is in maintenance: no node is fenced until `pvc cluster maintenance off`"
+            .to_owned()
+    });
+    unfenceable.into_iter().chain(disabled).chain(maintenance).collect()
 }
 
-/// Result of [`backup`], as the JSON text that [`restore`] and [`recover`] read.
+/// Result of [`backup`], as the JSON text that [`restore`] reads.
 pub fn dump_text(dump: &BTreeMap<String, String>) -> String {
     serde_json::to_string(dump).expect("a map of texts is JSON")
 }

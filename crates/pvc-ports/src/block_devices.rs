@@ -52,6 +52,9 @@ pub trait BlockDevices: Send + Sync {
 
     /// Ends the device of a job, and with the last job that has it, what was written to it is in
     /// the storage. One that is not there, or not this job's, is left alone.
+    ///
+    /// # Errors
+    /// Also while somebody has it open, or a file system on it mounted: it stays.
     async fn unmap(&self, volume: &VolumeId, job: &JobId) -> Result<(), BlockDeviceError>;
 
     /// Unmaps all that this process has mapped, for whichever jobs. What cannot be unmapped keeps

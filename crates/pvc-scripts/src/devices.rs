@@ -24,6 +24,9 @@ type Result<T, E = BlockDeviceError> = std::result::Result<T, E>;
 /// Time that a program may take.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Time that a loop device may take to be gone: whoever looks what is on it has it open.
+const DETACHED: Duration = Duration::from_secs(2);
+
 /// Time that the daemon that exports an image may take to appear, or to write what it has and end.
 const EXPORT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
@@ -235,15 +238,11 @@ impl LinuxBlockDevices {
         let is_loop = |path: &PathBuf| path.to_string_lossy().starts_with("/dev/loop");
         if let Some(target) = target.as_ref().filter(|path| is_loop(path)) {
             let target = target.display().to_string();
-            let args = ["--list", "--noheadings", "--output=BACK-FILE", &target];
-            let of = match self.exec_quietly("losetup", &args).await {
-                Some(listed) => listed.trim().trim_end_matches(" (deleted)").to_owned(),
-                None => String::new(),
-            };
+            let of = self.file_of_loop(&target).await;
             // A device of that number may be another's by now.
             let is_ours = file.as_ref().is_none_or(|file| Path::new(&of) == file);
             if !of.is_empty() && is_ours {
-                self.run(volume, "unmapped", "losetup", &["--detach", &target]).await?;
+                self.detach_loop(volume, &target).await?;
             }
             unlink(volume, &device)?;
         } else if target.is_some() && file.is_none() {
@@ -257,7 +256,7 @@ impl LinuxBlockDevices {
             let args = ["--list", "--noheadings", "--output=NAME", "--associated", &file];
             let others = self.exec_quietly("losetup", &args).await.unwrap_or_default();
             for other in others.lines().map(str::trim).filter(|name| !name.is_empty()) {
-                self.run(volume, "unmapped", "losetup", &["--detach", other]).await?;
+                self.detach_loop(volume, other).await?;
             }
         }
         if may_be_rbd {
@@ -268,6 +267,31 @@ impl LinuxBlockDevices {
         let place = directory.to_owned();
         let removed = aside(move || fs::remove_dir_all(place)).await;
         removed.map_err(io_error(volume, "unmapped"))
+    }
+
+    /// Detaches a loop device. While somebody has it open, as a file system that is mounted, the
+    /// kernel says that it is done, and does it when the last of them closes it.
+    async fn detach_loop(&self, volume: &VolumeId, device: &str) -> Result<()> {
+        let file = self.file_of_loop(device).await;
+        self.run(volume, "unmapped", "losetup", &["--detach", device]).await?;
+        let until = Instant::now() + DETACHED;
+        // A device of that number may be another's in the next moment.
+        while !file.is_empty() && self.file_of_loop(device).await == file {
+            if Instant::now() >= until {
+                let why = format!("its device `{device}` is still open: somebody has it mounted");
+                let volume = volume.clone();
+                return Err(BlockDeviceError::Refused { volume, act: "unmapped", why });
+            }
+            sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    /// The file that a loop device is on; empty if it is on none.
+    async fn file_of_loop(&self, device: &str) -> String {
+        let args = ["--list", "--noheadings", "--output=BACK-FILE", device];
+        let listed = self.exec_quietly("losetup", &args).await.unwrap_or_default();
+        listed.trim().trim_end_matches(" (deleted)").to_owned()
     }
 
     /// Ends the mount that is left of an export whose daemon was killed.

@@ -308,7 +308,8 @@ mod tests {
     }
 
     fn ends<'a>(view: &'a View, volumes: &'a MemoryVolumes) -> NewVms<'a> {
-        NewVms { view, volumes, named_late: &BTreeSet::new() }
+        static NONE: BTreeSet<VolumeId> = BTreeSet::new();
+        NewVms { view, volumes, named_late: &NONE }
     }
 
     fn wrong(view: &View, volumes: &MemoryVolumes, state: JobState) -> Option<String> {

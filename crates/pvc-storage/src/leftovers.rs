@@ -4,17 +4,17 @@
 //! primary sees to all of them.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::time::Duration;
 
+use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::hold::Purpose;
+use pvc_model::hold::{Purpose, has_nothing_mapped};
 use pvc_model::job::JobId;
 use pvc_model::job::making::{is_left_behind, maker_of};
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId};
 use pvc_model::vm::volumes::users;
 use pvc_ops::benchmark::remove_left_behind;
-use pvc_ops::storage::{Settled, let_go_of_mapped, remove_volume, settle};
+use pvc_ops::storage::{Settled, StillMapped, let_go_of_mapped, remove_volume, settle};
 use pvc_ports::{Storage, StorageError, VolumeInfo};
 use pvc_role::Context;
 use pvc_store::Changes;
@@ -154,7 +154,8 @@ impl<T: Ord + Clone> Sightings<T> {
 type Held = (VolumeId, String);
 
 /// Lets go of what is held for the script of a task that is no more, as one of a tree that was
-/// replaced: a task lets go of its own before it is over.
+/// replaced, on a node that is proven dead: a task lets go of its own before it is over, and the
+/// worker of a node that lives of what was left so.
 async fn let_go_of_ended(context: &Context) {
     let is_open = |cluster: &Cluster, job: &JobId| {
         cluster.jobs.get(job).is_some_and(|job| !job.progress.state.is_over())
@@ -163,13 +164,16 @@ async fn let_go_of_ended(context: &Context) {
     for hold in view.holds.values() {
         let Purpose::Mapped(jobs) = &hold.purpose else { continue };
         let volume = &hold.volume;
-        for job in jobs.iter().filter(|job| !is_open(&view, job)) {
+        let is_left = |(job, node): &(&JobId, &NodeName)| {
+            !is_open(&view, job) && has_nothing_mapped(&view, node)
+        };
+        for (job, _) in jobs.iter().filter(is_left) {
             let decide = |cluster: &Cluster| {
                 let changes = match is_open(cluster, job) {
                     true => Changes::new(),
-                    false => let_go_of_mapped(cluster, volume, job),
+                    false => let_go_of_mapped(cluster, volume, job, None)?,
                 };
-                Ok::<_, Infallible>((changes, ()))
+                Ok::<_, StillMapped>((changes, ()))
             };
             match context.store.change(decide).await {
                 Ok(()) => {
@@ -333,7 +337,6 @@ mod tests {
     use std::sync::Arc;
 
     use pvc_embedded::EmbeddedTree;
-    use pvc_model::NodeName;
     use pvc_model::benchmark::{BenchmarkRecord, BenchmarkState, FORMAT, volume_of};
     use pvc_model::hold::VolumeHold;
     use pvc_model::job::making::name_in_the_making;
@@ -444,9 +447,13 @@ mod tests {
             submitted_at: 1,
         };
         write(&context, Change::SubmitJob(spec)).await;
-        let hold = |jobs: [&JobId; 2]| VolumeHold {
+        let on = |jobs: [&JobId; 2]| {
+            let jobs = jobs.into_iter().map(|job| (job.clone(), NodeName::new("removed")));
+            Purpose::Mapped(jobs.collect())
+        };
+        let hold = |jobs| VolumeHold {
             volume: id("vms/a"),
-            purpose: Purpose::Mapped(jobs.into_iter().cloned().collect()),
+            purpose: on(jobs),
             by: "somebody".to_owned(),
         };
         let settle = async || {
@@ -455,8 +462,8 @@ mod tests {
             view.holds.get(&id("vms/a")).map(|hold| hold.purpose.clone())
         };
         write(&context, Change::HoldVolume(hold([&open, &gone]))).await;
-        assert_eq!(settle().await, Some(Purpose::Mapped([open.clone()].into())));
-        assert_eq!(settle().await, Some(Purpose::Mapped([open].into())));
+        assert_eq!(settle().await, Some(on([&open, &open])));
+        assert_eq!(settle().await, Some(on([&open, &open])));
         write(&context, Change::HoldVolume(hold([&gone, &gone]))).await;
         assert_eq!(settle().await, None);
     }

@@ -4,19 +4,25 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use pvc_model::NodeName;
-use pvc_ports::{CreateMode, Op};
+use pvc_model::vm::VmState;
+use pvc_ports::Op;
 
 use crate::error::{RestoreError, StoreError};
 use crate::keys;
-use crate::records::{self, cluster, node};
-use crate::schema::SCHEMA_VERSION;
+use crate::raw::Raw;
+use crate::records::{self, cluster, node, vm};
+use crate::schema::{SCHEMA_VERSION, create};
 use crate::store::{Store, chunks, flat, paths_of};
 
 /// Result of a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
-    /// Number of keys that were written.
+    /// Number of keys of the dump that were written.
     pub keys: usize,
+    /// Names of VMs whose disks were being made, filled or removed then, and that are disabled now.
+    pub disabled: Vec<String>,
+    /// Whether the cluster is in maintenance by what was restored, or already was.
+    pub maintenance: bool,
     /// Nodes with a BMC whose password neither the dump nor the store has: nobody can fence them
     /// until their daemons have written it.
     pub unfenceable: Vec<NodeName>,
@@ -44,47 +50,67 @@ impl Store {
         Ok(paths.into_iter().zip(entries).filter_map(lasting).collect())
     }
 
-    /// Writes every key of `dump`, creating parents; keys that are not in it stay, and so do those
-    /// by which a node says what is so now: what was so then would have others act on it. A dump
-    /// larger than one request is written in several, the schema version last.
+    /// Writes the orders in `dump`: what is to be. Keys that are not in it stay.
+    ///
+    /// What was so then, or under way, does not come back: others would act on it. What a node says
+    /// of itself now stays; where it says nothing, each key of its record is there and says nothing
+    /// either, as in a new one. A job, a hold, a note of a former time is not made again, and a VM
+    /// in a state that only a job ends gets [another](VmState::restored), unless it is in that
+    /// state now.
+    ///
+    /// A dump larger than one request is written in several, the schema version last.
     pub async fn restore(&self, dump: &BTreeMap<String, String>) -> Result<Restored, RestoreError> {
         self.check_dump(dump)?;
-        let stopped =
-            |written| move |source| RestoreError::Stopped { written, total: dump.len(), source };
-        self.fresh().await.map_err(stopped(0))?;
+        self.see_before_restore(dump).await?;
+        let Orders { keys, disabled } = self.with_raw(|raw| orders(raw, dump));
+        let maintenance = keys
+            .get(cluster::MAINTENANCE)
+            .map_or(self.view().config.maintenance, |text| cluster::is_maintenance(text));
+        let unfenceable = Vec::new();
+        let restored = Restored { keys: keys.len(), disabled, maintenance, unfenceable };
         if self.is_dry() {
-            return Ok(Restored { keys: dump.len(), unfenceable: Vec::new() });
+            return Ok(restored);
         }
-        let ops = self.restore_ops(dump);
+        self.write_dump(&keys, &records_keys(&keys)).await?;
+        Ok(Restored { unfenceable: self.with_raw(node::unfenceable), ..restored })
+    }
+
+    /// Writes every key of `dump` to the letter, with what nodes said of themselves and what was
+    /// under way: a copy of a cluster to look at, or to play with. A daemon of the cluster
+    /// itself would act on all of it.
+    pub async fn load(&self, dump: &BTreeMap<String, String>) -> Result<(), RestoreError> {
+        self.check_dump(dump)?;
+        self.see_before_restore(dump).await?;
+        self.write_dump(dump, &BTreeMap::new()).await
+    }
+
+    async fn see_before_restore(
+        &self,
+        dump: &BTreeMap<String, String>,
+    ) -> Result<(), RestoreError> {
+        let total = dump.len();
+        let stopped = |source| RestoreError::Stopped { written: 0, total, source };
+        self.fresh().await.map(drop).map_err(stopped)
+    }
+
+    /// Writes `keys`, and creates what is `missing` of others.
+    async fn write_dump(
+        &self,
+        keys: &BTreeMap<String, String>,
+        missing: &BTreeMap<String, &str>,
+    ) -> Result<(), RestoreError> {
+        let stopped =
+            |written| move |source| RestoreError::Stopped { written, total: keys.len(), source };
+        let ops = self.with_raw(|raw| restore_ops(raw, keys, missing));
         let mut written = 0;
         for chunk in chunks(ops, self.chunk_bytes()) {
             let paths = paths_of(&chunk);
             self.tree.multi(chunk).await.map_err(flat).map_err(stopped(written))?;
-            written += paths.len();
+            written += paths.iter().filter(|path| keys.contains_key(*path)).count();
         }
         // Everything may have changed; whoever restores wants to see it.
-        let paths = dump.keys().cloned().collect();
-        self.refresh(paths).await.map_err(stopped(written))?;
-        Ok(Restored { keys: dump.len(), unfenceable: self.with_raw(node::unfenceable) })
-    }
-
-    /// Restores as [`restore`](Store::restore) does, for an empty tree that is to take the place of
-    /// a lost one. What nodes said of themselves is left out, although nothing else stands in its
-    /// place: nobody knows how old it is. Each of its keys is there and says nothing, as in a new
-    /// record.
-    pub async fn recover(
-        &self,
-        mut dump: BTreeMap<String, String>,
-    ) -> Result<Restored, RestoreError> {
-        dump.retain(|key, _| !records::is_observed(key));
-        let restored = self.restore(&dump).await?;
-        let total = dump.len();
-        self.repair().await.map_err(|source| RestoreError::Stopped {
-            written: total,
-            total,
-            source,
-        })?;
-        Ok(restored)
+        let paths = keys.keys().chain(missing.keys()).cloned().collect();
+        self.refresh(paths).await.map_err(stopped(written))
     }
 
     fn check_dump(&self, dump: &BTreeMap<String, String>) -> Result<(), RestoreError> {
@@ -104,37 +130,72 @@ impl Store {
         }
         Ok(())
     }
+}
 
-    fn restore_ops(&self, dump: &BTreeMap<String, String>) -> Vec<Op> {
-        let secrets: Vec<String> =
-            dump.keys().filter_map(|key| records::secret_beside(key)).collect();
-        let mut wanted: BTreeMap<&str, &str> =
-            secrets.iter().map(|key| (key.as_str(), "")).collect();
-        for (key, value) in dump.iter().filter(|(key, _)| *key != "/") {
-            let mut parent = keys::parent(key);
-            while parent != "/" && !dump.contains_key(parent) {
-                wanted.entry(parent).or_insert("");
-                parent = keys::parent(parent);
-            }
-            wanted.insert(key, value);
+/// Part of a dump that is restored.
+struct Orders {
+    keys: BTreeMap<String, String>,
+    /// Names of the VMs that were in another state.
+    disabled: Vec<String>,
+}
+
+fn orders(raw: &Raw, dump: &BTreeMap<String, String>) -> Orders {
+    let (mut keys, mut disabled) = (BTreeMap::new(), Vec::new());
+    for (path, then) in dump {
+        if path == "/" || records::is_observed(path) {
+            continue;
         }
-        let version = wanted.remove_entry(cluster::SCHEMA_VERSION);
-        self.with_raw(|raw| {
-            // In the order of the paths a parent comes before its children.
-            let op = |(path, value): (&str, &str)| match raw.get(path) {
-                Some(_) if dump.contains_key(path) && !records::is_observed(path) => {
-                    Some(set(path, value))
-                }
-                Some(_) => None,
-                None => Some(Op::Create {
-                    path: path.to_owned(),
-                    data: Bytes::copy_from_slice(value.as_bytes()),
-                    mode: CreateMode::Persistent,
-                }),
-            };
-            wanted.into_iter().chain(version).filter_map(op).collect()
-        })
+        let state = vm::restored_state(path, then);
+        // Whoever has brought it into that state may still be at it.
+        if state.is_some() && raw.text(path).is_some_and(|now| now == *then) {
+            continue;
+        }
+        if state == Some(VmState::Disable) {
+            disabled.push(keys::parent(path));
+        }
+        let value = state.map_or_else(|| then.clone(), |state| state.as_str().to_owned());
+        keys.insert(path.clone(), value);
     }
+    keys.extend(disabled.iter().map(|root| vm::no_autostart(root)));
+    let name = |root: &str| {
+        let name = dump.get(root).filter(|name| !name.is_empty());
+        name.map_or(root, String::as_str).to_owned()
+    };
+    Orders { disabled: disabled.into_iter().map(name).collect(), keys }
+}
+
+/// The keys without which the records of `orders` are not whole, and those that every tree has.
+fn records_keys(orders: &BTreeMap<String, String>) -> BTreeMap<String, &'static str> {
+    let base = records::base().into_iter().map(|(path, value)| (path.to_owned(), value));
+    base.chain(orders.keys().flat_map(|path| records::keys_of_record(path))).collect()
+}
+
+/// Operations that write `keys` and create, where there is nothing, what is `missing`, parents and
+/// secrets beside what is written; the schema version last.
+fn restore_ops(
+    raw: &Raw,
+    keys: &BTreeMap<String, String>,
+    missing: &BTreeMap<String, &str>,
+) -> Vec<Op> {
+    let secrets: Vec<String> = keys.keys().filter_map(|key| records::secret_beside(key)).collect();
+    let mut wanted: BTreeMap<&str, &str> = secrets.iter().map(|key| (key.as_str(), "")).collect();
+    wanted.extend(missing.iter().map(|(key, value)| (key.as_str(), *value)));
+    for key in keys.keys() {
+        let mut parent = keys::parent(key);
+        while parent != "/" {
+            wanted.entry(parent).or_insert("");
+            parent = keys::parent(parent);
+        }
+    }
+    wanted.extend(keys.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+    wanted.remove("/");
+    let version = wanted.remove_entry(cluster::SCHEMA_VERSION);
+    // In the order of the paths a parent comes before its children.
+    let op = |(path, value): (&str, &str)| match raw.contains(path) {
+        true => keys.contains_key(path).then(|| set(path, value)),
+        false => Some(create(path, value)),
+    };
+    wanted.into_iter().chain(version).filter_map(op).collect()
 }
 
 fn set(path: &str, value: &str) -> Op {

@@ -233,7 +233,7 @@ fn has_records(raw: &Raw) -> bool {
     [node::ROOT, vm::ROOT].iter().any(|root| !raw.children(root).is_empty())
 }
 
-fn create(path: &str, value: &str) -> Op {
+pub(crate) fn create(path: &str, value: &str) -> Op {
     Op::Create {
         path: path.to_owned(),
         data: Bytes::copy_from_slice(value.as_bytes()),

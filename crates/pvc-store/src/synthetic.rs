@@ -26,7 +26,7 @@ impl Shape {
         Shape { seed: 1, nodes: 3, vms, networks: 4, snapshots: 0 }
     }
 
-    /// Every key with its value, as [`Store::restore`](crate::Store::restore) takes it.
+    /// Every key with its value, as [`Store::load`](crate::Store::load) takes it.
     pub fn dump(&self) -> BTreeMap<String, String> {
         let mut tree: BTreeMap<String, String> =
             records::base().iter().map(|(path, value)| own(path, value)).collect();

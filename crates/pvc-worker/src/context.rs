@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::jobs::{BenchmarkTools, ScriptTools};
+use crate::left_over::LeftOver;
 
 /// Time between two records of what a step says of itself. What the job's course depends on is
 /// recorded at once.
@@ -40,6 +41,7 @@ pub(crate) struct Tools {
     /// Held from the look at a disk to the end of what is done to it: jobs that erase disks are at
     /// work at once, and each is to see what the other has made.
     pub disks: Arc<tokio::sync::Mutex<()>>,
+    pub left_over: Arc<LeftOver>,
 }
 
 /// Reason for which something was not written for a job.

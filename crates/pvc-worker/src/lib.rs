@@ -11,6 +11,7 @@
 //! - `jobs`: the kinds, one file each
 //! - `runner`: takes one job through its steps, and knows no kind
 //! - `context`: what a job works with, and how its progress is recorded
+//! - `left_over`: whether scripts of earlier processes of this node have left something mapped
 //! - `worker`: the loop
 
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@
 mod context;
 mod jobs;
 mod kind;
+mod left_over;
 mod plan;
 mod runner;
 mod worker;

@@ -536,6 +536,7 @@ pub(crate) mod tests {
             benchmarks: None,
             scripts: None,
             disks: Arc::default(),
+            left_over: Arc::default(),
         };
         (
             store,

@@ -3,7 +3,7 @@
 //! While there is nothing to do a worker may have the jobs alone in view ([`Store::open_jobs`]);
 //! what it does, it does on the whole cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use pvc_model::job::transfer::TransferEnd;
 use pvc_model::job::{
     Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
 };
+use pvc_ops::storage::mapped_on;
 use pvc_ports::{Clock, Hypervisor, Random, Storage};
 use pvc_store::{Change, Changes, JobClaim, Store, StoreError};
 use tokio::task::{self, JoinError, JoinSet};
@@ -125,6 +126,7 @@ impl Worker {
             benchmarks: None,
             scripts: None,
             disks,
+            left_over: Arc::default(),
         };
         Worker { tools }
     }
@@ -146,12 +148,6 @@ impl Worker {
     /// Works until `shutdown`; then leaves the jobs, between two of their steps, to the next
     /// worker.
     pub async fn run(&self, shutdown: CancellationToken) {
-        if let Some(scripts) = &self.tools.scripts {
-            let ended = shutdown.run_until_cancelled(scripts.end_left_over());
-            if ended.await.is_none() {
-                return;
-            }
-        }
         let mut changes = self.tools.store.changed();
         loop {
             let Some(looked) = shutdown.run_until_cancelled(self.look()).await else { return };
@@ -178,6 +174,7 @@ impl Worker {
 
     /// Returns this worker with the whole cluster in view if there is something to do.
     async fn look(&self) -> Result<Option<Worker>, StoreError> {
+        self.end_left_over().await;
         self.announce().await;
         if !self.has_work() {
             return Ok(None);
@@ -189,7 +186,39 @@ impl Worker {
     /// Whether the records ask for something that this worker does not do yet.
     fn has_work(&self) -> bool {
         let Tools { node, store, .. } = &self.tools;
-        may_have_work(&store.view(), node, self.now()) || !store.former_renamings().is_empty()
+        may_have_work(&store.view(), node, self.now())
+            || !store.former_renamings().is_empty()
+            || self.is_held_for_former()
+    }
+
+    /// Whether something is held for scripts of this node, and can be let go of unless this process
+    /// runs them.
+    fn is_held_for_former(&self) -> bool {
+        let Tools { node, store, scripts, left_over, .. } = &self.tools;
+        scripts.is_some() && left_over.is_gone() && !mapped_on(&store.view(), node).is_empty()
+    }
+
+    /// Ends what earlier processes of this node have left for scripts, until nothing of it is
+    /// mapped any more.
+    async fn end_left_over(&self) {
+        let Tools { scripts, left_over, clock, .. } = &self.tools;
+        let is_due = !left_over.is_gone() && left_over.is_due(clock.monotonic());
+        let Some(scripts) = scripts.as_ref().filter(|_| is_due) else { return };
+        match scripts.end_left_over().await {
+            true => left_over.note_gone(),
+            false => left_over.wait(clock.monotonic()),
+        }
+    }
+
+    /// Lets go of what is held for scripts of this node whose jobs are none of these, which this
+    /// process does.
+    async fn let_go_of_former(&self, jobs: &BTreeSet<JobId>) {
+        let Tools { scripts, left_over, clock, .. } = &self.tools;
+        let is_due = left_over.is_gone() && left_over.is_due(clock.monotonic());
+        let Some(scripts) = scripts.as_ref().filter(|_| is_due) else { return };
+        if !scripts.let_go_of_former(&self.tools, jobs).await {
+            left_over.wait(clock.monotonic());
+        }
     }
 
     /// Does the jobs until there has been none for [a while](WHOLE_FOR), or until `shutdown`.
@@ -262,6 +291,9 @@ impl Worker {
 
     /// Looks at all jobs once, decides, acts.
     async fn pass(&self, active: &mut Active) {
+        self.end_left_over().await;
+        let jobs = active.jobs.keys().cloned().collect();
+        self.let_go_of_former(&jobs).await;
         self.announce().await;
         self.adopt_former_renamings().await;
         let view = self.tools.store.view();

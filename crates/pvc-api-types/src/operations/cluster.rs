@@ -104,7 +104,8 @@ operations! { "cluster":
     /// passwords of BMCs that are there, unless they are in it.
     GetBackup { GET "/backup", Administrator, read(Saving) -> json String }
 
-    /// Writes the records of a backup over the present ones.
+    /// Writes what is to be by a backup over the present records. What was under way then, and what
+    /// nodes said of themselves, does not come back; the message says what is otherwise.
     PostRestore { POST "/restore", Administrator, change(Restoration) }
 
     /// Returns who may use the records in ZooKeeper: whoever reaches it, or those alone who know

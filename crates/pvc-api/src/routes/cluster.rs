@@ -5,7 +5,6 @@ use pvc_api_types::operations::cluster::{
     PostInitialize, PostRestore, PostStatus, PostStoreAccess,
 };
 use pvc_api_types::{PrimaryNode, StoreAccess};
-use pvc_model::NodeName;
 use pvc_ops::cluster;
 use pvc_ports::{Access, AccessList};
 use pvc_store::KnownPassword;
@@ -84,20 +83,9 @@ async fn post_restore(ask: Ask<PostRestore>) -> Result<Answer<PostRestore>> {
     let dump = ask.params.cluster_data;
     let restore = |api: ApiState| async move { cluster::restore(api.store(), &dump).await };
     let restored = ask.api.carry_out_within(time, restore).await?;
-    let missing = unfenceable(&restored.unfenceable);
-    Ok(ask.mode.done(format!("{} records were restored{missing}", restored.keys)))
-}
-
-fn unfenceable(nodes: &[NodeName]) -> String {
-    if nodes.is_empty() {
-        return String::new();
-    }
-    let nodes: Vec<String> = nodes.iter().map(|node| format!("`{node}`")).collect();
-    let nodes = nodes.join(", ");
-    format!(
-        "; note: no IPMI password is known of {nodes}: start the daemon there, until then it \
-         cannot be fenced"
-    )
+    let notes = cluster::notes(&restored).into_iter().map(|note| format!("; note: {note}"));
+    let notes: String = notes.collect();
+    Ok(ask.mode.done(format!("{} records were restored{notes}", restored.keys)))
 }
 
 fn access_word(access: AccessList) -> &'static str {

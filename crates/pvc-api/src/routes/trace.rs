@@ -6,7 +6,6 @@ use axum::http::StatusCode;
 use pvc_api_types::operations::vm::{GetVmVmTrace, TraceProtocol};
 use pvc_model::guest_network::trace::{Protocol, Question, Surroundings, TraceRefusal, trace};
 use pvc_model::with_causes;
-use pvc_ports::aside;
 
 use super::vm::find;
 use crate::answer::Answer;
@@ -28,6 +27,7 @@ async fn get_vm_vm_trace(ask: Ask<GetVmVmTrace>) -> Result<Answer<GetVmVmTrace>>
         TraceProtocol::Udp => Protocol::Udp,
         TraceProtocol::Icmp => Protocol::Icmp,
     });
+    let slot = api.traces().slot(&ask.caller.description)?;
     let mut own = api.settings().own_addresses.clone();
     if let Some(machine) = api.machine() {
         let links = machine.links().await.map_err(|error| {
@@ -40,8 +40,8 @@ async fn get_vm_vm_trace(ask: Ask<GetVmVmTrace>) -> Result<Answer<GetVmVmTrace>>
         );
     }
     // Thousands of rules may be gone through.
-    let traced = aside(move || {
-        let settings = api.settings();
+    let traced = slot.aside(move || {
+        let (settings, index) = (api.settings(), api.traces().index(&cluster));
         let around = Surroundings {
             neighbours: &settings.core_networks,
             nodes: &settings.nodes,
@@ -50,7 +50,8 @@ async fn get_vm_vm_trace(ask: Ask<GetVmVmTrace>) -> Result<Answer<GetVmVmTrace>>
             floating: &settings.floating_addresses,
         };
         let (target, network) = (&*given.target, given.network.as_deref());
-        let traced = trace(&cluster, around, &vm, Question { target, network, protocol, port })?;
+        let question = Question { target, network, protocol, port };
+        let traced = trace(&cluster, &index, around, &vm, question)?;
         Ok(view::network::trace(vm.name.clone(), given.target, &traced))
     });
     Ok(Answer::json(&traced.await.map_err(|refusal| refused(&refusal))?))

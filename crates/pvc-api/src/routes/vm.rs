@@ -175,7 +175,7 @@ mod tests {
         let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(7)));
         let tree = EmbeddedTree::in_memory().connect();
         let store = Store::open(tree, clock.clone(), random.clone()).await.unwrap();
-        store.restore(&Shape::with_vms(20).dump()).await.unwrap();
+        store.load(&Shape::with_vms(20).dump()).await.unwrap();
         let settings =
             ApiSettings { tokens: None, ..ApiSettings::new("hv1".into(), address, vec![]) };
         let api = ApiState::new(store.clone(), clock, random, None, None, settings);

@@ -121,8 +121,7 @@ pub async fn start_with(
     let store =
         Store::open(tree.clone(), Arc::new(TokioClock::new()), random.clone()).await.unwrap();
     if !dump.is_empty() {
-        // Into nothing: what a node has observed is not restored over what is so now.
-        store.restore(dump).await.unwrap();
+        store.load(dump).await.unwrap();
         store.repair().await.unwrap();
     }
     let (storage, firewall) = (Arc::new(storage), Arc::new(MemoryFirewall::new()));

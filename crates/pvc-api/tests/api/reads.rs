@@ -513,6 +513,12 @@ async fn a_packet_is_followed_to_its_end_and_what_makes_no_sense_is_refused() {
     let trace = api.get(&ask("198.51.100.1")).await.ok();
     assert_eq!(trace["passes"], false);
     assert!(trace["there"]["depends"][0].as_str().unwrap().contains("`mail`"), "{trace}");
+    for vni in 1000..1004 {
+        api.write(&format!("/networks/{vni}/firewall_rules/out/mail/rule"), "tcp dport 26 drop")
+            .await;
+    }
+    let trace = api.get(&ask("198.51.100.1&protocol=tcp&port=25")).await.ok();
+    assert_eq!(trace["passes"], true, "by the rules of now: {trace}");
 
     for (path, status, said) in [
         (ask("web.example"), 404, "`web.example` is neither an address nor a VM"),

@@ -629,6 +629,23 @@ async fn a_backup_is_json_inside_of_json_and_can_be_restored() {
 }
 
 #[tokio::test]
+async fn a_restore_says_what_is_otherwise_than_it_was_then() {
+    let api = with_vms(1).await;
+    let uuid = api.store.view().vm("vm00000").unwrap().uuid;
+    api.write("/config/maintenance", "true").await;
+    api.write(&format!("/domains/{uuid}/state"), "provision").await;
+    let reply = api.get("/backup").await;
+    let inner = reply.ok().as_str().expect("a text").to_owned();
+    let other = empty().await;
+    let path = "/restore?yes-i-really-mean-it=yes";
+    let reply = other.form(Method::POST, path, "cluster_data", &inner).await.ok();
+    let message = reply["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("; note: the cluster is in maintenance"), "{message}");
+    assert!(message.contains("removed then, `vm00000`: look at"), "{message}");
+    assert_eq!(other.get("/vm/vm00000/state").await.ok()["state"], "disable");
+}
+
+#[tokio::test]
 async fn q23_a_cluster_that_is_restored_from_a_backup_with_its_secrets_can_fence() {
     let api = with_vms(0).await;
     api.write("/nodes/pvchv1/ipmihostname", "hv1-bmc").await;

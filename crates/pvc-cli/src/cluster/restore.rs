@@ -11,10 +11,15 @@ use crate::outcome::{Failure, Outcome, plain_io};
 
 /// Write the records of a backup back
 ///
-/// Each record of the backup replaces the present one; records that are not in the
-/// backup stay. What would be replaced is shown first, and the cluster's name has to be
-/// typed. Stop all VMs and all daemons but the API before: running guests and records
-/// from another time do not go together.
+/// Each record of the backup that says what is to be replaces the present one; records
+/// that are not in the backup stay. What was under way then, and what nodes said of
+/// themselves, does not come back: tasks, held volumes, moves, changes that wait to be
+/// confirmed, faults. A VM that was being made, imported, restored or removed comes back
+/// disabled. The answer names such VMs, and says whether the cluster is in maintenance.
+///
+/// What would be replaced is shown first, and the cluster's name has to be typed. Stop
+/// all VMs and all daemons but the API before: running guests and records from another
+/// time do not go together.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:

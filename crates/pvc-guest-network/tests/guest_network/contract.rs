@@ -4,8 +4,9 @@
 #![allow(clippy::disallowed_methods, reason = "a test waits in real time")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::process::{Child, Command};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -16,7 +17,7 @@ use nix::unistd::Pid;
 use pvc_linux::{LinuxExec, LinuxNetwork, NftFirewall};
 use pvc_model::cluster::Cluster;
 use pvc_model::guest_network::Vni;
-use pvc_model::guest_network::guard::{self, GuardedPort};
+use pvc_model::guest_network::guard::{self, Guarded, GuardedPort};
 use pvc_model::guest_network::rules::{
     Acls, Known, NetworkFilter, TunnelSources, check_rule, network_filter, probe, table,
 };
@@ -496,6 +497,119 @@ fn what_nft_says_of_single_rules_is_what_a_probe_says() {
     });
 }
 
+fn knows(link: &str, port: GuardedPort) -> Guarded {
+    Guarded { ports: [(link.to_owned(), port)].into(), ..Guarded::default() }
+}
+
+/// Loads the guard. Where the kernel does not know bridges by their names all of them are closed.
+fn load_guard(node: &Space, guarded: &Guarded) {
+    let rules = guard::rules(guarded).unwrap();
+    node.run(move || {
+        let firewall = NftFirewall::new(Arc::new(LinuxExec));
+        let apply = |rules: &str| wait(firewall.apply(&guard::table(), Some(rules)));
+        let done = apply(&rules).or_else(|error| match error {
+            FirewallError::Refused { .. } => apply(&rules.replace(BY_NAME, "")),
+            error => Err(error),
+        });
+        done.unwrap_or_else(|error| panic!("{error}: {rules}"));
+    });
+}
+
+const BY_NAME: &str = "meta ibrname { \"vmbr7\" } ";
+
+/// Opens the port `tap9` as QEMU does, and sends the frames that it is told in hexadecimal.
+const TAP: &str = "
+import fcntl, os, struct, sys
+TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454ca, 2, 0x1000
+tap = os.open('/dev/net/tun', os.O_RDWR)
+fcntl.ioctl(tap, TUNSETIFF, struct.pack('16sH22x', b'tap9', IFF_TAP | IFF_NO_PI))
+print('open', flush=True)
+for frame in sys.stdin:
+    os.write(tap, bytes.fromhex(frame.strip()))
+    print('sent', flush=True)
+";
+
+/// A guest's port in network 7; it ends with the value.
+struct Tap {
+    program: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Tap {
+    fn on(node: &Space) -> Tap {
+        let mut program = node.run(|| {
+            let mut python = Command::new("python3");
+            python.args(["-c", TAP]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+        });
+        let said = BufReader::new(program.stdout.take().unwrap());
+        let mut tap = Tap { program, said };
+        tap.hears("open");
+        node.ip("link set tap9 master vmbr7 up");
+        tap
+    }
+
+    fn hears(&mut self, word: &str) {
+        let mut line = String::new();
+        self.said.read_line(&mut line).unwrap();
+        assert_eq!(line.trim(), word);
+    }
+
+    fn send(&mut self, frame: &[u8]) {
+        let frame: String = frame.iter().map(|octet| format!("{octet:02x}")).collect();
+        writeln!(self.program.stdin.as_mut().unwrap(), "{frame}").unwrap();
+        self.hears("sent");
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
+
+/// A guest decides itself when it starts, and sends at once.
+#[test]
+fn a_guest_that_nobody_has_looked_at_is_shut_in_and_what_is_no_guest_is_not() {
+    let world = World::new();
+    let guest = world.guest7.run(|| UdpSocket::bind("10.20.7.2:7007").unwrap());
+    guest.set_nonblocking(true).unwrap();
+    let comes = |word: &[u8; 4]| {
+        let mut came = [0; 4];
+        while guest.recv(&mut came).is_ok() {
+            if came == *word {
+                return true;
+            }
+        }
+        false
+    };
+    let mut tap = Tap::on(&world.node);
+    // Without the head of the tunnel.
+    let frame = |word: &[u8; 4]| tunnelled(*word)[8..].to_vec();
+    eventually("without a guard it is heard", || {
+        tap.send(&frame(b"old "));
+        comes(b"old ")
+    });
+    let closed = Guarded { closed: ["vmbr7".to_owned()].into(), ..Guarded::default() };
+    load_guard(&world.node, &closed);
+    tap.send(&frame(b"evil"));
+    eventually("what it sends is dropped", || dropped(&world.node, "iifkind") > 0);
+    world.other7.listen("[::]:22");
+    assert!(world.guest7.connects(G7, "10.20.7.3:22"), "ports that are no guest's are open");
+    assert!(world.node.connects("10.20.7.1:0", "10.20.7.3:22"), "and so is the node's own");
+    assert!(!comes(b"evil"), "it was sent before");
+    let port = GuardedPort {
+        mac: [2, 0, 0, 0, 0, 9],
+        addresses: ["10.20.7.99".parse().unwrap()].into(),
+        ip6: None,
+    };
+    load_guard(&world.node, &Guarded { closed: closed.closed, ..knows("tap9", port) });
+    eventually("once it is known it is heard", || {
+        tap.send(&frame(b"new "));
+        comes(b"new ")
+    });
+}
+
 #[test]
 fn a_guarded_guest_sends_as_itself_alone() {
     let world = World::new();
@@ -514,12 +628,7 @@ fn a_guarded_guest_sends_as_itself_alone() {
         addresses: ["10.20.7.2", "2001:db8:7::2"].map(|address| address.parse().unwrap()).into(),
         ip6: Some("2001:db8:7::/64".parse().unwrap()),
     };
-    let rules = guard::rules(&[("tap1".to_owned(), port)].into()).unwrap();
-    world.node.run(move || {
-        let firewall = NftFirewall::new(Arc::new(LinuxExec));
-        wait(firewall.apply(&guard::table(), Some(&rules)))
-            .unwrap_or_else(|error| panic!("{error}: {rules}"));
-    });
+    load_guard(&world.node, &knows("tap1", port));
     for guest in [&world.guest7, &world.other7] {
         guest.ip("neigh flush all");
     }
@@ -761,12 +870,7 @@ fn a_guarded_guest_does_not_call_addresses_of_others_its_own_and_is_no_router() 
         addresses: families.map(|(own, _)| own.parse().unwrap()).into(),
         ip6: Some("2001:db8:7::/64".parse().unwrap()),
     };
-    let rules = guard::rules(&[("tap1".to_owned(), port)].into()).unwrap();
-    world.node.run(move || {
-        let firewall = NftFirewall::new(Arc::new(LinuxExec));
-        wait(firewall.apply(&guard::table(), Some(&rules)))
-            .unwrap_or_else(|error| panic!("{error}: {rules}"));
-    });
+    load_guard(&world.node, &knows("tap1", port));
     for (own, other) in families {
         [own, other].into_iter().for_each(forget);
         eventually("its own address is its own", || {

@@ -3,6 +3,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test waits in real time")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV6, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
@@ -411,6 +412,70 @@ fn in_a_guarded_network_a_guest_does_not_get_the_address_of_one_whose_name_it_ta
         let finished = || guest.is_finished();
         serve_with(&directory, network, changes, "the guest is done", finished).await;
         guest.join().unwrap();
+    });
+}
+
+/// A guest says of itself what it likes, and others believe the names of hosts.
+#[test]
+fn a_guest_gets_neither_the_name_of_another_vm_nor_one_that_is_nobodys() {
+    const CARD: Mac = [0x52, 0x54, 0, 0xaa, 0xbb, 1];
+    const fn other(last: u8) -> Mac {
+        [0x52, 0x54, 0, 0xdd, 0, last]
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path().to_owned();
+    on_a_bridge_of_its_own(async move {
+        fs::write(directory.join("database"), "").unwrap();
+        let calls = directory.join("news");
+        let guest = beside_the_bridge(move |_| {
+            const REQUEST: u8 = 3;
+            const ACK: u8 = 5;
+            let client = Client::new();
+            let says = |mac: Mac, last: u8, name: &str| {
+                let length = u8::try_from(name.len()).unwrap();
+                let options = [&[50, 4, 10, 20, 1, last, 12, length][..], name.as_bytes()];
+                let given = client.ask(mac, REQUEST, &options.concat());
+                assert_eq!(given, (ACK, Ipv4Addr::new(10, 20, 1, last)), "{name}");
+            };
+            says(other(1), 131, "web1");
+            says(other(2), 132, "WEB1.net1.example");
+            says(other(3), 133, "wpad");
+            says(other(4), 134, "isatap.net1.example");
+            says(other(5), 135, "web12");
+            says(CARD, 101, "web1");
+            let late = Instant::now() + Duration::from_secs(20);
+            while !fs::read_to_string(&calls).unwrap_or_default().contains(" web1|") {
+                assert!(Instant::now() < late, "its card does not get the name of the VM");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            says(other(6), 136, "web1");
+            says(CARD, 101, "hello");
+        });
+        let names = || -> BTreeMap<u8, Option<String>> {
+            let given = news(&directory).into_iter().filter_map(|news| match news {
+                LeaseNews::Given(lease) => Some((lease.address.octets()[3], lease.hostname)),
+                _ => None,
+            });
+            given.collect()
+        };
+        let changes = vec![Change::DefineVm(Box::new(vm_with_card()))];
+        let is_told = || {
+            let names = names();
+            names.len() == 7 && names.get(&101) == Some(&Some("hello".to_owned()))
+        };
+        serve_with(&directory, record(), changes, "all of it is told", is_told).await;
+        guest.join().unwrap();
+        let expected = [
+            (101, Some("hello")),
+            (131, None),
+            (132, None),
+            (133, None),
+            (134, None),
+            (135, Some("web12")),
+            (136, None),
+        ];
+        let expected = expected.map(|(last, name)| (last, name.map(str::to_owned)));
+        assert_eq!(names(), BTreeMap::from(expected));
     });
 }
 

@@ -17,9 +17,10 @@ use pvc_model::guest_network::plan::Underlay;
 use pvc_model::guest_network::unconfirmed::{UnconfirmedChange, Undo};
 use pvc_model::link::LinkAbilities;
 use pvc_model::network::{GivenLease, GivenLease6, Ip6Client, NetworkOptions, NetworkRecord};
+use pvc_model::vm::VmState;
 use pvc_ports::{Network, Ports};
 use pvc_role::Context;
-use pvc_store::{Change, Changes};
+use pvc_store::{Change, Changes, NewVm};
 use pvc_testkit::{
     MemoryNetwork, NetworkChange, ProgramCall, ScriptedPrograms, SeededRandom, TokioClock,
     eventually, ports,
@@ -383,6 +384,34 @@ async fn changes_of_other_records_are_no_reason_to_ask_the_kernel() {
     servers.end(&world).await;
 }
 
+/// Each start of a server asks for all its leases, and VMs may come all the time.
+#[tokio::test(start_paused = true)]
+async fn the_name_of_a_vm_that_is_new_is_its_cards_within_ten_minutes() {
+    let world = world().await;
+    world.change(Change::PutNetwork(Box::new(record()))).await;
+    world.network.create_bridge("vmbr1001").await.unwrap();
+    world.has_address("10.20.1.1/24", true).await;
+    let servers = Servers::of(&world);
+    eventually("the server runs", SOON, || world.servers().len() == 1).await;
+    let starts = || {
+        let calls = world.programs.calls();
+        calls.iter().filter(|call| matches!(call, ProgramCall::Started(_))).count()
+    };
+    world.change(Change::DefineVm(Box::new(vm_with_card()))).await;
+    world.context.sleep(SOON).await;
+    assert_eq!(starts(), 1, "others may come");
+    let minutes = Duration::from_secs(660);
+    eventually("a server knows the name", minutes, || starts() == 2).await;
+    let conf = Path::new("/run/pvc/dnsmasq/1001.conf");
+    let text = world.context.ports.files.read(conf, 1 << 20).await.unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("\ndhcp-name-match=set:name1,web1\n"), "{text}");
+    world.change(Change::RemoveVm(vm_with_card().uuid)).await;
+    world.context.sleep(minutes).await;
+    assert_eq!(starts(), 2, "one that goes is no reason");
+    servers.end(&world).await;
+}
+
 /// VMs come and go, and each start of a server asks for all its leases.
 #[tokio::test(start_paused = true)]
 async fn a_card_that_is_new_starts_a_server_anew_only_where_it_may_find_no_address() {
@@ -415,7 +444,13 @@ async fn a_card_that_is_new_starts_a_server_anew_only_where_it_may_find_no_addre
         world.change(Change::PutLease { vni: "1001".to_owned(), lease }).await;
     }
     eventually("a server runs that knows the card", SOON, || starts() == 2).await;
-    assert_eq!(hosts().await, format!("dhcp-host={CARD}\n"));
+    assert_eq!(
+        hosts().await,
+        format!(
+            "dhcp-host={CARD}\ndhcp-name-match=set:name1,web1\ndhcp-name-match=set:name1,web1.*\n\
+             dhcp-mac=set:own1,{CARD}\ndhcp-ignore-names=tag:name1,tag:!own1\n"
+        )
+    );
     world.context.sleep(SOON).await;
     assert_eq!(starts(), 2, "nothing is new");
     servers.end(&world).await;
@@ -576,6 +611,56 @@ async fn in_a_guarded_network_a_lease_of_ipv6_is_its_cards_until_its_time_is_ove
         let holders: Vec<String> = world.leases().into_iter().map(|(mac, _)| mac).collect();
         assert_eq!(holders, expected, "{shown}");
     }
+}
+
+/// A guest of a guarded network whose lease goes is shut off until it renews, in up to a day.
+#[tokio::test(start_paused = true)]
+async fn in_a_guarded_network_a_lease_of_ipv4_is_its_cards_until_its_time_is_over() {
+    let world = world().await;
+    world.change(Change::PutNetwork(Box::new(record()))).await;
+    let vm = NewVm { state: VmState::Start, ..vm_with_card() };
+    world.change(Change::DefineVm(Box::new(vm))).await;
+    let set_guard = async |spoof_guard| {
+        let options = NetworkOptions { spoof_guard, ..NetworkOptions::default() };
+        world.change(Change::PutNetworkOptions { vni: "1001".to_owned(), options }).await;
+    };
+    let (address, another) = ("10.20.1.100", "52:54:00:00:00:02");
+    let of = |mac: &str, until: u64| {
+        LeaseNews::Given(GivenLease {
+            mac: mac.to_owned(),
+            address: address.parse().unwrap(),
+            hostname: None,
+            expiry: Some(until),
+            client_id: None,
+        })
+    };
+    let ended =
+        |mac: &str| LeaseNews::Ended { mac: mac.to_owned(), address: address.parse().unwrap() };
+    let (asked, taken) = (of(CARD, 4_000_000_000), of(another, 4_000_000_000));
+    for (is_guarded, news, expected) in [
+        (true, vec![asked.clone(), ended(CARD)], vec![CARD]),
+        (true, vec![taken.clone()], vec![CARD]),
+        (true, vec![of(CARD, 5), ended(CARD)], vec![]),
+        (true, vec![taken.clone(), ended(another)], vec![]),
+        (true, vec![of(CARD, 5), taken.clone()], vec![another]),
+        (false, vec![asked.clone()], vec![CARD]),
+        (false, vec![ended(CARD)], vec![]),
+        (true, vec![asked.clone()], vec![CARD]),
+    ] {
+        set_guard(is_guarded).await;
+        let shown = format!("{is_guarded} {news:?}");
+        for news in news {
+            recorded_of(&world, &[news]).await;
+        }
+        let holders: Vec<String> = world.leases().into_iter().map(|(mac, _)| mac).collect();
+        assert_eq!(holders, expected, "{shown}");
+    }
+    // Many guests give their leases back when they shut down.
+    let vm = NewVm { state: VmState::Stop, ..vm_with_card() };
+    world.change(Change::RemoveVm(vm.uuid)).await;
+    world.change(Change::DefineVm(Box::new(vm))).await;
+    recorded_of(&world, &[ended(CARD)]).await;
+    assert_eq!(world.leases(), []);
 }
 
 /// Has the role hear all of it at once, and end in the same moment.

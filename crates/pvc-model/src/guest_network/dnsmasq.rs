@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::names::{NOBODYS, Names};
 use super::{GuestNetwork, Ip4, Ip6, Managed, Vni, is_unset};
 use crate::link::{Mac, mac_text, parse_mac};
 use crate::network::{GivenLease, GivenLease6, Ip6Client, LeaseRecord};
@@ -49,6 +50,8 @@ pub struct Place<'a> {
     pub gateways: &'a BTreeSet<IpAddr>,
     /// Division of the range of IPv4.
     pub division: &'a Division,
+    /// Names that are somebody's.
+    pub names: &'a Names,
     /// MTU of the bridge, if it is known.
     pub mtu: Option<u32>,
     /// Path of the file with the hosts.
@@ -89,7 +92,8 @@ pub fn dnsmasq(
         args.dhcp6(ip6, gateway, network.vni, has_dhcp4);
     }
     let reserved = reservations(managed, leases);
-    Some(Dnsmasq { args: args.0, hosts: hosts(&reserved, &place.division.known) })
+    let hosts = hosts(&reserved, &place.division.known) + &place.names.lines();
+    Some(Dnsmasq { args: args.0, hosts })
 }
 
 /// Division of a network's range of IPv4 into a part for hosts that the server knows, which are
@@ -190,6 +194,11 @@ impl Args {
         ] {
             self.add(arg);
         }
+        for name in NOBODYS {
+            self.add(format!("--dhcp-name-match=set:nobodys,{name}"));
+            self.add(format!("--dhcp-name-match=set:nobodys,{name}.*"));
+        }
+        self.add("--dhcp-ignore-names=tag:nobodys");
         self.add(format!("--interface={}", vni.bridge()));
         self.add(format!("--dhcp-lease-max={MOST_LEASES}"));
         // In the place of the system's own.
@@ -253,13 +262,22 @@ impl Args {
 }
 
 /// Host that has an address for itself.
-struct Reserved {
+pub(super) struct Reserved {
     mac: Mac,
     name: Option<String>,
 }
 
+impl Reserved {
+    pub(super) fn who(self) -> (Mac, Option<String>) {
+        (self.mac, self.name)
+    }
+}
+
 /// Reservations, by their addresses. What is not one is left out.
-fn reservations(managed: &Managed, leases: &[LeaseRecord]) -> BTreeMap<Ipv4Addr, Reserved> {
+pub(super) fn reservations(
+    managed: &Managed,
+    leases: &[LeaseRecord],
+) -> BTreeMap<Ipv4Addr, Reserved> {
     let mut reserved = BTreeMap::new();
     let Some(ip4) = &managed.ip4 else { return reserved };
     for lease in leases.iter().filter(|lease| lease.expiry.is_none()) {
@@ -505,7 +523,8 @@ mod tests {
         let network = network(record);
         let division = Division::of(&network, leases, cards);
         let (file, script) = ("/run/conf", "/usr/bin/pvcd");
-        let place = Place { gateways: &gateways, division: &division, mtu, file, script };
+        let (division, names) = (&division, &Names::default());
+        let place = Place { gateways: &gateways, division, names, mtu, file, script };
         dnsmasq(&network, leases, place)
     }
 
@@ -535,6 +554,9 @@ mod tests {
             "--dhcp-range=tag:known,10.20.1.100,10.20.1.124,48h",
             "--dhcp-range=10.20.1.125,10.20.1.199,48h",
             "--dhcp-option=option:ntp-server,10.20.1.1",
+            "--dhcp-name-match=set:nobodys,wpad",
+            "--dhcp-name-match=set:nobodys,isatap.*",
+            "--dhcp-ignore-names=tag:nobodys",
             // Not the 100 of its range.
             "--dhcp-lease-max=10000",
         ] {
@@ -665,7 +687,8 @@ mod tests {
         guarded.options.spoof_guard = true;
         let gateways = ["10.20.1.1".parse().unwrap()].into();
         let (division, file) = (&Division::default(), "/run/conf");
-        let place = Place { gateways: &gateways, division, mtu: None, file, script: "/bin/x" };
+        let (names, script) = (&Names::default(), "/bin/x");
+        let place = Place { gateways: &gateways, division, names, mtu: None, file, script };
         let server = dnsmasq(&guarded, &[], place).unwrap();
         assert!(has(&server.args, "--dhcp-ignore-clid"), "{:?}", server.args);
         // A line makes the host one that dnsmasq knows.

@@ -4,7 +4,8 @@
 //! address, under addresses that DHCP has given or keeps for it, and nothing that a DHCP server or
 //! a router says. Of DHCP it asks for itself alone: what a request says of its sender decides whose
 //! lease it is about, and by leases the guard knows addresses. It judges what enters the bridge
-//! from a guest, and nothing else.
+//! from a guest, and nothing else. A port of a guest that is not known yet lets nothing in: a guest
+//! decides itself when it starts, and would have a while without a guard each time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,13 +17,25 @@ use ipnet::Ipv6Net;
 use crate::cluster::Cluster;
 use crate::domain::{DomainSummary, NicKind};
 use crate::firewall::{TableFamily, TableName};
-use crate::guest_network::{GuestNetworks, Vni};
+use crate::guest_network::{GuestNetwork, GuestNetworks, Vni};
 use crate::link::{Mac, is_link_name, mac_text, parse_mac};
 use crate::network::LeaseRecord;
 
 /// The table that is the guard.
 pub fn table() -> TableName {
     TableName::new(TableFamily::Bridge, "pvc-guard").expect("the name is one of ours")
+}
+
+/// Kind of the link that is a guest's port, by the kernel's word.
+pub const GUEST_PORT: &str = "tun";
+
+/// Bridges that are guarded, and the guests on them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Guarded {
+    /// Bridges on which a port that is none of `ports`, and is one of a guest, lets nothing in.
+    pub closed: BTreeSet<String>,
+    /// Ports of guests that are known, by their links.
+    pub ports: BTreeMap<String, GuardedPort>,
 }
 
 /// The port of a guest on the bridge of a guarded network.
@@ -62,13 +75,16 @@ impl GuardedPort {
 /// the other, and the rules of all ports are one table.
 pub const MOST_LEASES_OF_A_PORT: usize = 16;
 
-/// The ports to guard, by their links. `guests` is what the hypervisor says of those that run here:
-/// what a record says may not be so yet.
-pub fn guarded_ports<'a>(
+/// Bridges and ports to guard. `guests` is what the hypervisor says of those that run here: what a
+/// record says may not be so yet.
+pub fn guarded<'a>(
     cluster: &Cluster,
     guests: impl IntoIterator<Item = &'a DomainSummary>,
-) -> BTreeMap<String, GuardedPort> {
+) -> Guarded {
     let networks = GuestNetworks::of(cluster).networks;
+    let is_guarded =
+        |network: &&GuestNetwork| network.options.spoof_guard && network.managed().is_some();
+    let closed = networks.iter().filter(is_guarded).map(|network| network.vni.bridge()).collect();
     let mut ports = BTreeMap::new();
     for nic in guests.into_iter().flat_map(|guest| &guest.nics) {
         let NicKind::Bridge(bridge) = &nic.kind else { continue };
@@ -90,7 +106,7 @@ pub fn guarded_ports<'a>(
         let ip6 = managed.ip6.as_ref().map(|ip6| ip6.network);
         ports.insert(link.clone(), GuardedPort { mac, addresses, ip6 });
     }
-    ports
+    Guarded { closed, ports }
 }
 
 /// The address in the network `prefix` (64 bits) that is made of a MAC address (EUI-64).
@@ -101,30 +117,38 @@ pub(super) fn made_of(prefix: Ipv6Addr, mac: Mac) -> Ipv6Addr {
     octets.into()
 }
 
-/// Text between the braces of the [`table`] for these ports, by their links; `None` if there is
-/// nothing to guard. A name that is no link's is left out: it comes from a guest's definition.
-pub fn rules(ports: &BTreeMap<String, GuardedPort>) -> Option<String> {
+/// Text between the braces of the [`table`]; `None` if there is nothing to guard. A name that is no
+/// link's is left out: it comes from a guest's definition.
+///
+/// All ports of a closed bridge that are no [guest's](GUEST_PORT) go on: its tunnel, and what an
+/// operator has plugged into it. What the node itself sends does not come by here.
+pub fn rules(guarded: &Guarded) -> Option<String> {
     let is_plain = |link: &str| is_link_name(link) && !link.contains(['"', '\\', '*']);
-    let ports: Vec<(usize, (&String, &GuardedPort))> =
-        (1..).zip(ports.iter().filter(|(link, _)| is_plain(link))).collect();
-    if ports.is_empty() {
-        return None;
-    }
+    let ports = guarded.ports.iter().filter(|(link, _)| is_plain(link));
     let mut text = String::new();
     let mut jumps = Vec::new();
-    for (number, (link, port)) in ports {
+    for (number, (link, port)) in (1..).zip(ports) {
         text += &chain(number, port);
         jumps.push(format!("\"{link}\" : goto port{number}"));
     }
-    let jumps = jumps.join(", ");
-    Some(format!(
-        "{text}\
-chain prerouting {{
-	type filter hook prerouting priority filter - 5; policy accept;
-	iifname vmap {{ {jumps} }}
-}}
-"
-    ))
+    let bridges = guarded.closed.iter().filter(|bridge| is_plain(bridge));
+    let bridges: Vec<String> = bridges.map(|bridge| format!("\"{bridge}\"")).collect();
+    if jumps.is_empty() && bridges.is_empty() {
+        return None;
+    }
+    text += "chain prerouting {\n";
+    text += "\ttype filter hook prerouting priority filter - 5; policy accept;\n";
+    if !jumps.is_empty() {
+        let _ = writeln!(text, "\tiifname vmap {{ {} }}", jumps.join(", "));
+    }
+    if !bridges.is_empty() {
+        let bridges = bridges.join(", ");
+        let _ = writeln!(
+            text,
+            "\tmeta ibrname {{ {bridges} }} meta iifkind \"{GUEST_PORT}\" counter drop"
+        );
+    }
+    Some(text + "}\n")
 }
 
 /// The chain of one port. What is no IPv4, IPv6 or ARP, such as frames with a tag, does not pass.
@@ -186,8 +210,11 @@ fn join<T: ToString>(items: &BTreeSet<T>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::firewall::check_rules;
+    use crate::network::{NetworkOptions, NetworkRecord};
 
     fn port(addresses: &[&str]) -> GuardedPort {
         GuardedPort {
@@ -197,10 +224,56 @@ mod tests {
         }
     }
 
+    fn ports<const N: usize>(ports: [(&str, GuardedPort); N]) -> Guarded {
+        let ports = ports.map(|(link, port)| (link.to_owned(), port)).into();
+        Guarded { closed: BTreeSet::new(), ports }
+    }
+
+    /// A guest starts whenever it likes, and sends before anybody has looked at it.
+    #[test]
+    fn a_port_that_nobody_knows_yet_is_shut_on_a_guarded_bridge_and_what_is_no_guests_is_not() {
+        let closing = "meta ibrname { \"vmbr7\", \"vmbr8\" } meta iifkind \"tun\" counter drop";
+        let closed = ["vmbr7", "vmbr8"].map(str::to_owned).into();
+        let guarded = Guarded { closed, ..ports([("vnet0", port(&[]))]) };
+        let text = rules(&guarded).unwrap();
+        assert_eq!(check_rules(&text), Ok(()));
+        let known = "\tiifname vmap { \"vnet0\" : goto port1 }\n";
+        assert!(text.ends_with(&format!("{known}\t{closing}\n}}\n")), "{text}");
+        let empty = Guarded { ports: BTreeMap::new(), ..guarded };
+        let text = rules(&empty).unwrap();
+        assert_eq!(
+            text,
+            format!(
+                "chain prerouting {{\n\ttype filter hook prerouting priority filter - 5; policy \
+                 accept;\n\t{closing}\n}}\n"
+            )
+        );
+    }
+
+    #[test]
+    fn the_bridges_of_guarded_networks_are_closed_before_any_guest_is_on_them() {
+        let mut cluster = Cluster::default();
+        for (vni, nettype, spoof_guard) in
+            [("7", "managed", true), ("8", "managed", false), ("9", "bridged", true)]
+        {
+            let record = NetworkRecord {
+                vni: vni.to_owned(),
+                description: format!("net{vni}"),
+                nettype: nettype.to_owned(),
+                ..NetworkRecord::default()
+            };
+            cluster.networks.insert(vni.to_owned(), Arc::new(record));
+            let options = NetworkOptions { spoof_guard, ..NetworkOptions::default() };
+            cluster.network_options.insert(vni.to_owned(), Arc::new(options));
+        }
+        let found = guarded(&cluster, []);
+        assert_eq!(found.closed, BTreeSet::from(["vmbr7".to_owned()]));
+        assert!(found.ports.is_empty());
+    }
+
     #[test]
     fn a_port_is_let_in_by_its_own_addresses() {
-        let ports = [("vnet0".to_owned(), port(&["10.20.7.2", "2001:db8:7::9"]))].into();
-        let text = rules(&ports).unwrap();
+        let text = rules(&ports([("vnet0", port(&["10.20.7.2", "2001:db8:7::9"]))])).unwrap();
         assert_eq!(check_rules(&text), Ok(()));
         let own = "2001:db8:7::9, 2001:db8:7:0:5054:ff:fe11:2233, fe80::5054:ff:fe11:2233";
         for line in [
@@ -217,7 +290,7 @@ mod tests {
     /// By its leases the guard knows the addresses of a port.
     #[test]
     fn a_port_asks_dhcp_for_its_own_card_from_whatever_address() {
-        let text = rules(&[("vnet0".to_owned(), port(&["10.20.7.2"]))].into()).unwrap();
+        let text = rules(&ports([("vnet0", port(&["10.20.7.2"]))])).unwrap();
         let at = |line: &str| text.find(&format!("\t{line}\n")).unwrap_or_else(|| panic!("{text}"));
         let asks = at("ether type ip udp dport 67 ip frag-off & 0x3fff == 0 @th,72,16 0x0106 \
                        @th,288,48 0x525400112233 accept");
@@ -233,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_port_without_an_address_may_ask_for_one_and_no_more() {
-        let text = rules(&[("vnet0".to_owned(), port(&[]))].into()).unwrap();
+        let text = rules(&ports([("vnet0", port(&[]))])).unwrap();
         assert!(text.contains("udp dport 67 "), "{text}");
         assert!(!text.contains("ip saddr {  }") && !text.contains("10.20"), "{text}");
     }
@@ -241,8 +314,7 @@ mod tests {
     #[test]
     fn names_that_are_no_links_are_left_out() {
         let names = ["", "a\"b", "vnet*", "a b", "x; flush ruleset", "very-long-name-of-a-link"];
-        let odd = names.map(|name| (name.to_owned(), port(&[]))).into();
-        assert_eq!(rules(&odd), None);
-        assert_eq!(rules(&BTreeMap::new()), None);
+        assert_eq!(rules(&ports(names.map(|name| (name, port(&[]))))), None);
+        assert_eq!(rules(&Guarded::default()), None);
     }
 }

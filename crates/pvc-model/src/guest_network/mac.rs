@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Vni;
+use super::dnsmasq::host_name;
 use crate::cluster::Cluster;
 use crate::domain::{Nic, NicKind, drawn_mac};
 use crate::link::{Mac, parse_mac};
@@ -75,6 +76,21 @@ pub fn cards(cluster: &Cluster) -> BTreeMap<Vni, BTreeSet<Mac>> {
     for (network, mac) in vms.flat_map(|vm| nics(vm)).filter_map(plug) {
         if let Some(vni) = Vni::parse(&network) {
             cards.entry(vni).or_default().insert(mac);
+        }
+    }
+    cards
+}
+
+/// MAC addresses of VMs' cards in each network, by the names of the VMs, in small letters. A name
+/// that is none of a host is left out.
+pub fn cards_by_name(cluster: &Cluster) -> BTreeMap<Vni, BTreeMap<String, BTreeSet<Mac>>> {
+    let mut cards: BTreeMap<Vni, BTreeMap<String, BTreeSet<Mac>>> = BTreeMap::new();
+    for vm in cluster.vms.values().filter(|vm| vm.state != VmState::Mirror) {
+        let Some(name) = host_name(&vm.name) else { continue };
+        for (network, mac) in nics(vm).filter_map(plug) {
+            if let Some(vni) = Vni::parse(&network) {
+                cards.entry(vni).or_default().entry(name.clone()).or_default().insert(mac);
+            }
         }
     }
     cards

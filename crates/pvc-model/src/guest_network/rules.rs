@@ -404,26 +404,27 @@ fn managed<'a>(
 
 /// Recorded rules of one direction of a network, as far as they are taken.
 #[derive(Debug, Default)]
-pub(super) struct TakenRules<'a> {
+pub(super) struct TakenRules {
     /// By their order, each with what of its text goes to nft.
-    pub rules: Vec<(&'a AclRecord, String)>,
+    pub rules: Vec<(AclRecord, String)>,
     /// The first that is not taken, and why. Those behind it are not in force.
-    pub bad: Option<(&'a AclRecord, String)>,
+    pub bad: Option<(AclRecord, String)>,
 }
 
 /// The rules `in` and `out` of each of these networks that is managed. What nft refuses is known to
 /// the nodes alone.
-pub(super) fn taken_rules<'a>(
-    cluster: &'a Cluster,
-    networks: &'a [GuestNetwork],
-) -> BTreeMap<Vni, [TakenRules<'a>; 2]> {
+pub(super) fn taken_rules(
+    cluster: &Cluster,
+    networks: &[GuestNetwork],
+) -> BTreeMap<Vni, [TakenRules; 2]> {
     let managed = managed(cluster, networks);
     let share = share(managed.iter().map(|(_, record)| bytes_of(record)));
-    let of_network = |(network, record): (&GuestNetwork, &'a NetworkRecord)| {
+    let of_network = |(network, record): (&GuestNetwork, &NetworkRecord)| {
         let mut left = share;
         let taken = [Direction::In, Direction::Out].map(|direction| {
             let (chain, bad) = chain(record, direction, &mut left, &|_| None);
-            let acls = in_order(record, direction).into_iter();
+            let acls = in_order(record, direction).into_iter().cloned();
+            let bad = bad.map(|(acl, why)| (acl.clone(), why));
             TakenRules { rules: acls.zip(chain.rules).collect(), bad }
         });
         (network.vni, taken)

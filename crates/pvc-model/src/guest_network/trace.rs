@@ -1,7 +1,8 @@
 //! The way of one packet from a VM: what it meets, and where it ends; and of the answer to it.
 //!
 //! ```text
-//!  records, and what the API's node knows ─┐
+//!  records ─ TraceIndex::of ─▶ TraceIndex ─┐
+//!  records, and what the API's node knows ─┤
 //!                                          ├─ trace ─▶ Trace { there, back }
 //!  VM, target, protocol, port ─────────────┘            steps, end, what it depends on
 //! ```
@@ -10,6 +11,7 @@
 //! that may or may not match is named, if the end depends on it, and so is what is taken for
 //! granted.
 
+mod index;
 mod judge;
 mod walk;
 
@@ -26,6 +28,7 @@ use crate::network::{AclRecord, Direction};
 use crate::shown;
 use crate::vm::VmRecord;
 
+pub use index::TraceIndex;
 pub use judge::Verdict;
 
 /// Protocol of a packet; of ICMP it is an echo request, and its answer.
@@ -622,17 +625,18 @@ pub enum Assumption {
     Others { by: String },
 }
 
-/// Follows a packet of a VM, and the answer to it.
+/// Follows a packet of a VM, and the answer to it. `index` [is of](TraceIndex::is_of) this cluster.
 ///
 /// # Errors
 /// [`TraceRefusal`] if the question makes no sense.
 pub fn trace(
     cluster: &Cluster,
+    index: &TraceIndex,
     around: Surroundings<'_>,
     vm: &VmRecord,
     question: Question<'_>,
 ) -> Result<Trace, TraceRefusal> {
-    walk::trace(cluster, around, vm, question)
+    walk::trace(cluster, index, around, vm, question)
 }
 
 #[cfg(test)]

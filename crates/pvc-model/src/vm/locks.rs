@@ -342,6 +342,32 @@ mod tests {
         }
     }
 
+    /// A node that is gone for good was never removed, and a new one has its address.
+    #[test]
+    fn a_lock_of_a_living_node_is_not_a_dead_ones_that_had_its_address() {
+        let victim = node("hv3", "10.0.1.3", DaemonState::Fenced);
+        let by_fencer = Breaker::Fencer { vm: Uuid::from_u128(1), victim: &victim };
+        let (vm, volume) = (vm(VmState::Start, false), volume());
+        let by_node =
+            Breaker::Node { vm: &vm, volume: &volume, own_address: Some(HERE), guests: None };
+        for (dead, living) in [("hv2", "hv5"), ("hv5", "hv2")] {
+            let all = [
+                node("hv1", HERE, DaemonState::Run),
+                node(dead, THERE, DaemonState::Fenced),
+                node(living, THERE, DaemonState::Run),
+                victim.clone(),
+            ];
+            let cluster = cluster(all);
+            let foreign = Verdict::Keep(Kept::Foreign);
+            assert_eq!(may_break(&cluster, THERE, &by_fencer), foreign, "{living} lives");
+            let asked = Verdict::Keep(Kept::HeldBy(living.into()));
+            assert_eq!(may_break(&cluster, THERE, &by_node), asked, "{dead} frees nothing");
+            // Also in the fence of the one that had it.
+            let of_dead = Breaker::Fencer { vm: vm.uuid, victim: &cluster.nodes[dead] };
+            assert_eq!(may_break(&cluster, THERE, &of_dead), Verdict::Keep(Kept::Foreign));
+        }
+    }
+
     #[test]
     fn an_operator_breaks_any_lock_of_a_vm_that_is_off() {
         use VmState::{Disable, Fail, Migrate, Mirror, Restart, Shutdown, Start, Stop};

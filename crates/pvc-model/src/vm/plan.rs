@@ -7,7 +7,8 @@
 //!   record         guest here      step
 //!   ──────────────────────────────────────────────────────────────────────────────
 //!   here, start    yes             (adopted; an old failure is forgotten)
-//!   here, start    no              Start, with back-off after deaths; not while another has it
+//!   here, start    no              Start, with back-off after deaths; not while another has it,
+//!                                  or a volume of it is held
 //!   here, restart  yes / no        power button, then plug / write `start`
 //!   here, shutdown yes / no        power button, then plug / write `stop`
 //!   here, stop     yes / no        pull the plug / (nothing)
@@ -33,6 +34,7 @@ use super::moving::{
 };
 use super::{VmRecord, VmState};
 use crate::cluster::Cluster;
+use crate::hold::{Held, check_none_held};
 use crate::node::{DaemonState, NodeRecord};
 use crate::{NodeName, Uuid};
 
@@ -302,6 +304,9 @@ pub enum Finding {
     Held,
     /// The VM should run here, and another node says that it runs there.
     RunsOn(NodeName),
+    /// The VM should run here, and something is done to its volume of which no guest may see a
+    /// half.
+    VolumeHeld(Held),
     /// The guest dies again and again soon after its start.
     CrashLoop { deaths: u32 },
     /// The VM is in `fail`, for this reason, until an operator asks for something else.
@@ -612,6 +617,11 @@ fn power_off(view: &View<'_>, record: &VmRecord, guest: &Seen, history: &History
 fn start(view: &View<'_>, record: &VmRecord, history: &History) -> Decision {
     if let Some(reason) = unusable(record) {
         return Decision::step(Step::Fail(reason));
+    }
+    // It was ordered by a daemon that does not look, or before somebody damaged the record of the
+    // hold. That a fence has given the VM to this node makes no half of a volume whole.
+    if let Err(held) = check_none_held(view.cluster, record) {
+        return Decision::finding(Finding::VolumeHeld(held));
     }
     let finding = crash_loop(history);
     match history.deaths.wait_until(view.now) {

@@ -44,12 +44,18 @@ pub fn runs_on(cluster: &Cluster, vm: Uuid) -> Option<&NodeName> {
     cluster.nodes.values().find(runs).map(|node| &node.name)
 }
 
-/// The node whose storage address this is, as the nodes of ours tell it.
+/// The node whose storage address this is, as the nodes of ours tell it. Of a node that is gone for
+/// good the record may be there although another node has its address by now: so one that runs is
+/// believed first, and one that was proven dead only if no other has it.
 pub fn node_at<'a>(cluster: &'a Cluster, address: &str) -> Option<&'a Arc<NodeRecord>> {
     let is_at = |node: &&Arc<NodeRecord>| {
         node.daemon.as_ref().and_then(|note| note.storage_address.as_deref()) == Some(address)
     };
-    cluster.nodes.values().find(is_at)
+    cluster.nodes.values().filter(is_at).min_by_key(|node| match node.daemon_state {
+        DaemonState::Run => 0,
+        DaemonState::Fenced => 2,
+        _ => 1,
+    })
 }
 
 /// The VMs that other nodes are at starting, and that run nowhere as far as is known: each may wait
@@ -336,6 +342,31 @@ mod tests {
         assert_eq!(found("10.0.1.1").as_deref(), Some("hv1"));
         assert_eq!(found("10.0.1.2").as_deref(), Some("hv2"));
         assert_eq!(found("10.0.1.3"), None);
+    }
+
+    #[test]
+    fn of_nodes_with_one_address_one_that_runs_is_believed_first_and_a_dead_one_last() {
+        use DaemonState::{Dead, Fenced, Run, Stop};
+        let at = |name: &str, state: &DaemonState| NodeRecord {
+            daemon: Some(DaemonNote {
+                storage_address: Some("10.0.1.1".to_owned()),
+                ..DaemonNote::default()
+            }),
+            daemon_state: state.clone(),
+            ..records::node(name)
+        };
+        for (first, second, expected) in [
+            (Fenced, Run, "hv5"),
+            (Run, Fenced, "hv2"),
+            (Fenced, Dead, "hv5"),
+            (Stop, Run, "hv5"),
+            (Stop, Dead, "hv2"),
+            (Fenced, Fenced, "hv2"),
+        ] {
+            let cluster = cluster([at("hv2", &first), at("hv5", &second)], []);
+            let found = node_at(&cluster, "10.0.1.1").map(|node| node.name.to_string());
+            assert_eq!(found.as_deref(), Some(expected), "{first:?} {second:?}");
+        }
     }
 
     #[test]

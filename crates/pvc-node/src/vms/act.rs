@@ -7,6 +7,7 @@ use std::time::Duration;
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::{self, fault_id};
 use pvc_model::guest_network::GuestNetworks;
+use pvc_model::hold::{Held, check_none_held};
 use pvc_model::network_core::{CoreNet, CoreNetworks};
 use pvc_model::node::DaemonState;
 use pvc_model::storage::VolumeId;
@@ -88,6 +89,10 @@ pub(super) enum StepError {
     /// The VM may be running: never started a second time.
     #[error("node `{node}` says that it runs the VM, {why}")]
     Elsewhere { node: NodeName, why: String },
+    /// Something is done to a volume of which no guest may see a half. It may be over the next
+    /// time.
+    #[error(transparent)]
+    VolumeHeld(#[from] Held),
     /// An SR-IOV function may be free, or known, the next time.
     #[error("{why}")]
     Function { why: String },
@@ -324,7 +329,9 @@ impl Actor {
             return Ok(None);
         }
         let checked = async {
-            check_rivals(&self.shared, &self.shared.store.view(), record).await?;
+            let view = self.shared.store.view();
+            check_none_held(&view, record)?;
+            check_rivals(&self.shared, &view, record).await?;
             self.xml_for_here(record).await
         };
         match checked.await {

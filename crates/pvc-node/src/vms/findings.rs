@@ -79,7 +79,7 @@ fn fault_kind(finding: &Finding) -> Option<&'static str> {
         Finding::Held => Some("VM_PAUSED"),
         Finding::CrashLoop { .. } => Some("VM_CRASHLOOP"),
         Finding::Failed(_) => Some("VM_FAILED"),
-        Finding::RunsOn(_) => Some("VM_BLOCKED"),
+        Finding::RunsOn(_) | Finding::VolumeHeld(_) => Some("VM_BLOCKED"),
     }
 }
 
@@ -110,6 +110,11 @@ fn message(shared: &Shared, uuid: Uuid, name: &str, finding: &Finding) -> String
                  Start the daemon of {other}, which ends its copy, or fence {other}"
             )
         }
+        Finding::VolumeHeld(held) => format!(
+            "VM {name} is not started on {node}: {held}. It starts when that is over: {}. Whatever \
+             is done to a volume needs its VMs off: use `pvc vm stop {name}` first",
+            held.hint()
+        ),
         Finding::CrashLoop { deaths } => format!(
             "VM {name} has died {deaths} times in a row soon after its start on {node}; it is \
              started ever more slowly. \

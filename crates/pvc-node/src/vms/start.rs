@@ -13,6 +13,7 @@ use std::time::Duration;
 use pvc_domain::{Domain, ForHost, HostFunction, Volumes};
 use pvc_model::cluster::Cluster;
 use pvc_model::domain::NicKind;
+use pvc_model::hold::check_none_held;
 use pvc_model::sriov::settings::VfSettings;
 use pvc_model::sriov::{PciAddress, check_functions, vf_of};
 use pvc_model::vm::VmRecord;
@@ -106,9 +107,9 @@ impl Actor {
         Ok(Ended::Started)
     }
 
-    /// Whether the guest that was made of `record` may be let run: its order stands, and no other
-    /// node says that it runs the VM, unless its hypervisor knows better. All are asked anew:
-    /// answers from before the guest was made may be minutes old.
+    /// Whether the guest that was made of `record` may be let run: its order stands, none of its
+    /// volumes is held, and no other node says that it runs the VM, unless its hypervisor knows
+    /// better. All are asked anew: answers from before the guest was made may be minutes old.
     async fn may_run(&self, record: &VmRecord) -> Result<bool, StepError> {
         let mut answered = Answered::default();
         loop {
@@ -117,6 +118,7 @@ impl Actor {
             if !says_the_same(&view, record) {
                 return Ok(false);
             }
+            check_none_held(&view, record)?;
             // Asking takes its time: what has changed since?
             if !check_elsewhere(&self.shared, &view, record.uuid, &mut answered).await? {
                 return Ok(true);
@@ -140,7 +142,9 @@ impl Actor {
     ) -> Result<Option<(Arc<VmRecord>, String)>, StepError> {
         let Some(mut record) = self.still_ordered(planned_on).await? else { return Ok(None) };
         loop {
-            check_rivals(&self.shared, &self.shared.store.view(), &record).await?;
+            let view = self.shared.store.view();
+            check_none_held(&view, &record)?;
+            check_rivals(&self.shared, &view, &record).await?;
             free_own_locks(&self.shared, &record).await?;
             let xml = self.xml_for_here(&record).await?;
             // The storage may have taken a minute: the VM may belong to another node by now, or be

@@ -172,6 +172,30 @@ async fn a_tree_that_was_made_anew_gets_the_node_again_and_guests_run_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_whose_record_is_restored_into_an_empty_tree_says_anew_what_it_is() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let _daemon = world.running().await;
+    world.until_runs(uuid).await;
+    let backup = world.operator.backup(true).await.unwrap();
+    world.operator.initialize(true).await.unwrap();
+    // At the same moment the daemon may make its record itself.
+    while world.operator.restore(&backup).await.is_err() {}
+    world
+        .until("it runs, is primary and lists its guest", || {
+            world.node().is_some_and(|node| {
+                node.daemon_state == DaemonState::Run
+                    && node.coordinator_state == CoordinatorState::Primary
+                    && node.running.contains(&uuid)
+            })
+        })
+        .await;
+    let node = world.node().unwrap();
+    assert_eq!((node.cpus, node.pvc_version.as_str(), node.latest_schema), (8, "0.2.0", Some(15)));
+    assert_eq!(world.hypervisor.calls(), [format!("start {uuid}"), format!("resume {uuid}")]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tree_made_anew_gets_the_announcement_again_or_ends_the_daemon_that_lost_its_name() {
     for is_taken in [false, true] {
         let world = world().await;

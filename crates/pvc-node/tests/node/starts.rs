@@ -1,6 +1,7 @@
 //! Guests are started, again if they die, and given up if they do not come up.
 
 use super::*;
+use crate::world::World;
 
 #[tokio::test(start_paused = true)]
 async fn a_vm_that_should_run_is_started_with_what_only_this_host_knows() {
@@ -342,6 +343,54 @@ async fn a_hypervisor_that_restarts_in_the_middle_of_a_start_leaves_the_vm_manag
     world.until_runs(uuid).await;
     world.request(uuid, VmState::Shutdown).await;
     world.until_state(uuid, "stop").await;
+}
+
+/// Volume `vms/vm1_sda` is rolled back, or is not any more.
+async fn is_rolled_back(world: &World, is_held: bool) {
+    let volume = VolumeId::parse("vms/vm1_sda").unwrap();
+    let (purpose, by) = (Purpose::RollBack(SnapshotName::new("s0")), "somebody".to_owned());
+    let mut changes = Changes::new();
+    changes.push(match is_held {
+        true => Change::HoldVolume(VolumeHold { volume, purpose, by }),
+        false => Change::ReleaseVolume(volume),
+    });
+    world.change(changes).await;
+}
+
+/// An API of PVC 1.0.3 does not look whether it is held.
+#[tokio::test(start_paused = true)]
+async fn a_vm_whose_volume_is_held_starts_when_that_is_over_whoever_gave_the_order() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    is_rolled_back(&world, true).await;
+    let _daemon = world.running().await;
+    let message = world.until_fault("VM_BLOCKED_VM1").await;
+    for words in ["is being rolled back to snapshot `s0`", "`pvc vm stop vm1`", "rollback vms vm1"]
+    {
+        assert!(message.contains(words), "{words} in {message}");
+    }
+    world.pass(600).await;
+    assert_eq!(world.hypervisor.count("start", uuid), 0);
+    assert_eq!(world.state(uuid), "start", "it has not failed");
+    is_rolled_back(&world, false).await;
+    world.until_runs(uuid).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_was_made_before_its_volume_was_held_is_not_let_run() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let slow = Manner { start_takes: Duration::from_secs(60), ..Manner::default() };
+    world.hypervisor.set_manner(uuid, slow);
+    let _daemon = world.running().await;
+    world.until("it is being made", || world.hypervisor.is_there(uuid)).await;
+    is_rolled_back(&world, true).await;
+    world.until("it is ended", || !world.hypervisor.is_there(uuid)).await;
+    world.pass(600).await;
+    assert_eq!(world.hypervisor.count("resume", uuid), 0);
+    assert_eq!(world.hypervisor.count("start", uuid), 1);
+    is_rolled_back(&world, false).await;
+    world.until_runs(uuid).await;
 }
 
 #[tokio::test(start_paused = true)]

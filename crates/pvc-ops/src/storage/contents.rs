@@ -377,6 +377,7 @@ pub async fn settle(store: &Store, storage: &dyn Storage, held: &VolumeHold) -> 
         Purpose::Fill { trashed: Some(before) } => before.contains(&entry.id),
         // Nothing was moved there.
         Purpose::Fill { trashed: None }
+        | Purpose::Other
         | Purpose::RollBack(_)
         | Purpose::Shrink(_)
         | Purpose::Mapped(_) => true,

@@ -21,7 +21,7 @@ pub use contents::{
     BegunContents, FillTarget, NewContents, Settled, begin_fill, check_fill, download, fill_volume,
     settle,
 };
-pub use mapped::{hold_mapped, let_go_of_mapped, mapped_by};
+pub use mapped::{StillMapped, hold_mapped, let_go_of_mapped, mapped_by, mapped_on};
 pub use pool::{RemovedPool, create_pool, remove_pool, set_placement_groups};
 pub use record::{record_volume, record_whole, scan, snapshot_differences};
 pub use snapshot::{create_snapshot, remove_snapshot, rename_snapshot, roll_back};
@@ -38,7 +38,7 @@ pub use volume::{
 
 use pvc_model::benchmark::{is_own_volume, volume_of};
 use pvc_model::cluster::Cluster;
-use pvc_model::hold::{Held, check_not_held};
+use pvc_model::hold::{Held, check_held_by_none_but};
 use pvc_model::job::{JobId, JobWork};
 use pvc_model::pool::{BadGroups, BadReplication};
 use pvc_model::shown;
@@ -387,7 +387,7 @@ fn require_no_task(
 }
 
 /// Refuses to have a job that makes VM `own` dispose of a volume that somebody else has a hand on:
-/// another VM, a snapshot of one, a task, or whoever holds it.
+/// another VM, a snapshot of one, a task, or whoever holds it but the script of `job` itself.
 ///
 /// # Errors
 /// The first reason.
@@ -395,6 +395,7 @@ pub fn require_no_other_user(
     cluster: &Cluster,
     volume: &VolumeId,
     own: Uuid,
+    job: &JobId,
 ) -> Result<(), StorageRefusal> {
     let mut users = users_where(cluster, |used| used == volume);
     if let Some((vm, volume)) = users.find(|(vm, _)| vm.uuid != own) {
@@ -402,7 +403,7 @@ pub fn require_no_other_user(
     }
     require_no_part(cluster, |used| used == volume)?;
     require_no_task(cluster, |used| used == volume)?;
-    Ok(check_not_held(cluster, volume, None)?)
+    Ok(check_held_by_none_but(cluster, volume, job)?)
 }
 
 /// Refuses what would leave a VM without a volume that its definition names, or one of its

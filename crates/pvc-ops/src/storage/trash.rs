@@ -124,9 +124,10 @@ pub async fn purge_volume(
 ) -> Done<TrashedVolume> {
     let entry = find(store, storage, pool, id).await?;
     let volume = VolumeId { pool: pool.clone(), volume: entry.name.clone() };
-    // Until the new contents of a volume have its name, the old ones may be needed.
+    // Until the new contents of a volume have its name, the old ones may be needed; and nobody here
+    // knows what another version needs.
     match store.view().holds.get(&volume) {
-        Some(hold) if matches!(hold.purpose, Purpose::Fill { .. }) => {
+        Some(hold) if matches!(hold.purpose, Purpose::Fill { .. } | Purpose::Other) => {
             return Err(refused(Held { volume, purpose: hold.purpose.clone() }));
         }
         _ => {}

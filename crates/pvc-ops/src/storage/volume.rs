@@ -5,7 +5,7 @@ use std::time::Duration;
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::{Purpose, check_not_held};
-use pvc_model::job::{JobVm, JobWork};
+use pvc_model::job::{JobId, JobVm, JobWork};
 use pvc_model::storage::{VolumeId, VolumeName};
 use pvc_model::vm::VmRecord;
 use pvc_model::vm::volumes::{runs_on, users};
@@ -201,20 +201,22 @@ pub async fn rename_volume(
     give_name(store, storage, &view, volume, &to).await
 }
 
-/// Gives a volume that VM `own`, which is being made, may name, and nobody else, another name.
+/// Gives a volume that VM `own`, which `job` makes, may name, and nobody else, another name.
 ///
 /// # Errors
-/// While somebody else uses it.
+/// While somebody else uses it, or the script of the job has it as a device: what holds it then
+/// would not follow its name.
 pub async fn rename_own_volume(
     store: &Store,
     storage: &dyn Storage,
     volume: &VolumeId,
     to: &VolumeName,
-    own: Uuid,
+    (own, job): (Uuid, &JobId),
 ) -> Done<()> {
     let to = beside(volume, to)?;
     let view = store.fresh().await?;
-    require_no_other_user(&view, volume, own).map_err(ChangeError::Refused)?;
+    require_no_other_user(&view, volume, own, job).map_err(ChangeError::Refused)?;
+    check_not_held(&view, volume, None).map_err(refused)?;
     check_not_held(&view, &to, None).map_err(refused)?;
     give_name(store, storage, &view, volume, &to).await
 }

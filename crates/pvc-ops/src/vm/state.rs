@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::{Held, check_none_held};
+use pvc_model::job::{JobId, maker};
 use pvc_model::request::{Answer, StateRequest, request_state};
 use pvc_model::sriov::{NoFunction, check_functions};
 use pvc_model::storage::VolumeId;
@@ -85,6 +86,12 @@ pub enum StateRefusal {
     BeingRenamed(#[from] BeingRenamed),
     #[error("VM `{vm}` cannot be {done}: {why}", done = .request.participle())]
     Request { vm: String, request: StateRequest, why: pvc_model::request::Refusal },
+    /// Lifted by force.
+    #[error(
+        "VM `{vm}` cannot be {done}: it is being made by task `{job}`",
+        done = .request.participle()
+    )]
+    BeingMade { vm: String, request: StateRequest, job: JobId },
     #[error("VM `{vm}` cannot be started: its domain XML cannot be read: {why}")]
     Unreadable { vm: String, why: String },
     #[error("VM `{vm}` cannot be started: its {used}")]
@@ -126,6 +133,10 @@ impl Refusal for StateRefusal {
             StateRefusal::NoVm(error) => error.hint(),
             StateRefusal::BeingRenamed(error) => error.hint(),
             StateRefusal::Request { why, .. } => Some(why.hint().to_owned()),
+            StateRefusal::BeingMade { job, .. } => Some(format!(
+                "wait for it, or end it, which removes the VM with its volumes: `pvc task cancel \
+                 {job}`"
+            )),
             StateRefusal::Unreadable { vm, .. } => {
                 Some(format!("`pvc vm modify {vm} FILE` replaces the XML"))
             }
@@ -175,7 +186,7 @@ pub async fn set_state(
 /// Request to a VM, with what no view of the cluster tells of it.
 pub struct StatePlan {
     pub(super) vm: String,
-    pub(super) ask: StateAsk,
+    ask: StateAsk,
     ours: Option<BTreeSet<NodeName>>,
 }
 
@@ -197,6 +208,7 @@ impl StatePlan {
         &self,
         cluster: &Cluster,
     ) -> Result<(Changes, StateOutcome), StateRefusal> {
+        check_not_being_made(cluster, &self.vm, self.ask)?;
         decide(cluster, &self.vm, self.ask, self.ours.as_ref())
     }
 }
@@ -211,7 +223,21 @@ pub async fn check_state(
     decided.map(|(_, outcome)| outcome).map_err(ChangeError::Refused)
 }
 
-/// The changes that ask for the VM's start, as [`set_state`] does, if it may be started.
+/// Whether no task makes the VM, which knows by itself what comes after: a VM with another state is
+/// the task's no more, and its script would go on beside the guest.
+fn check_not_being_made(cluster: &Cluster, vm: &str, ask: StateAsk) -> Result<(), StateRefusal> {
+    let record = find_vm(cluster, vm)?;
+    match maker(cluster, record).filter(|_| !ask.force) {
+        None => Ok(()),
+        Some(job) => {
+            let (vm, request, job) = (record.name.clone(), ask.request, job.clone());
+            Err(StateRefusal::BeingMade { vm, request, job })
+        }
+    }
+}
+
+/// The changes that ask for the VM's start, as [`set_state`] does, if it may be started. The task
+/// that makes it may ask so, too.
 ///
 /// # Errors
 /// Whatever keeps it from being started.

@@ -1,5 +1,8 @@
 //! VMs are started, stopped, restarted and disabled.
 
+use pvc_model::job::JobId;
+use pvc_model::job::provision::Provision;
+
 use super::*;
 
 #[tokio::test]
@@ -49,6 +52,53 @@ async fn states_are_asked_for_and_refused() {
         (unknown.to_string().as_str(), unknown.kind()),
         ("there is no VM `nope\u{fffd}`", Kind::NotFound)
     );
+}
+
+/// Found by a review: its script and a guest wrote one file system.
+#[tokio::test]
+async fn a_vm_that_a_task_makes_is_left_to_that_unless_forced() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.state(VmState::Provision).await;
+    let making = Provision {
+        vm: JobVm { name: "web1".into(), uuid: Some(UUID) },
+        profile: "small".into(),
+        define: true,
+        start: true,
+        refuse_memory_overcommit: false,
+        arguments: Vec::new(),
+    };
+    let job = JobId::from_bits(1);
+    let spec = JobSpec {
+        id: job.clone(),
+        work: JobWork::Provision(Box::new(making)),
+        node: "hv1".into(),
+        run_on: "hv1".into(),
+        submitter: "tests".into(),
+        submitted_at: 1,
+    };
+    world.write(|changes| _ = changes.push(Change::SubmitJob(spec.clone()))).await;
+    let ask = |request, force| vm::set_state(&world.store, "web1", StateAsk::new(request, force));
+    for request in StateRequest::ALL {
+        let refusal = refused(ask(*request, false).await);
+        assert!(matches!(refusal, StateRefusal::BeingMade { .. }), "{refusal}");
+    }
+    let refusal = refused(ask(StateRequest::Start, false).await);
+    let why = "VM `web1` cannot be started: it is being made by task `00000001`";
+    assert_eq!((refusal.kind(), refusal.to_string().as_str()), (Kind::Conflict, why));
+    assert!(refusal.hint().unwrap().ends_with("`pvc task cancel 00000001`"));
+    assert_eq!(world.vm().state, VmState::Provision);
+    // The task itself starts it at its end.
+    assert!(vm::start_changes(&world.store.view(), UUID, false).is_ok());
+    ask(StateRequest::Stop, true).await.unwrap();
+    assert_eq!(world.vm().state, VmState::Stop);
+
+    // One that a task has left so, or PVC 1.0.3.
+    world.state(VmState::Provision).await;
+    let ended = JobProgress::pending().ended(JobState::Failed, "over", 1);
+    world.write(|changes| _ = changes.push(Change::JobProgress(job.clone(), ended.clone()))).await;
+    ask(StateRequest::Start, false).await.unwrap();
+    assert_eq!(world.vm().state, VmState::Start);
 }
 
 #[tokio::test]

@@ -248,17 +248,17 @@ async fn a_vm_is_not_started_while_a_script_has_its_volume() {
     world.define("web1", UUID).await;
     let (store, disk) = (&world.store, id("vms/web1_sda"));
     let [job, other] = [1, 2].map(JobId::from_bits);
-    let nobody = Uuid::from_u128(99);
+    let (nobody, hv1) = (Uuid::from_u128(99), NodeName::new("hv1"));
     let map = async |store: &Store, job: &JobId| {
         let decide = |cluster: &Cluster| {
+            let job = (job, &hv1);
             storage::hold_mapped(cluster, &disk, job, nobody).map(|changes| (changes, ()))
         };
         store.change(decide).await
     };
     let unmap = async |job: &JobId| {
         let decide = |cluster: &Cluster| {
-            let changes = storage::let_go_of_mapped(cluster, &disk, job);
-            Ok::<_, std::convert::Infallible>((changes, ()))
+            storage::let_go_of_mapped(cluster, &disk, job, Some(&hv1)).map(|it| (it, ()))
         };
         store.change(decide).await.unwrap();
     };
@@ -269,13 +269,14 @@ async fn a_vm_is_not_started_while_a_script_has_its_volume() {
     assert_eq!(storage::mapped_by(&store.view(), &other), std::slice::from_ref(&disk));
     let refusal = refused(start().await);
     let why = "VM `web1` cannot be started: volume `vms/web1_sda` is being worked on by the script \
-               of task `00000001` and of task `00000002`";
+               of task `00000001` on node `hv1` and of task `00000002` on node `hv1`";
     assert_eq!(refusal.to_string(), why);
     unmap(&job).await;
     unmap(&job).await;
     let removed = storage::remove_volume(store, &world.storage, &disk, Duration::ZERO, true).await;
     let removed = refused(removed).to_string();
-    assert!(removed.ends_with("worked on by the script of task `00000002`"), "{removed}");
+    let why = "worked on by the script of task `00000002` on node `hv1`";
+    assert!(removed.ends_with(why), "{removed}");
     unmap(&other).await;
     assert!(store.view().holds.is_empty() && storage::mapped_by(&store.view(), &other).is_empty());
 
@@ -287,6 +288,73 @@ async fn a_vm_is_not_started_while_a_script_has_its_volume() {
     });
     let refusal = refused(map(&slow, &job).await);
     assert_eq!(refusal.to_string(), "VM `web1` uses volume `vms/web1_sda` and is not off");
+    assert!(store.view().holds.is_empty());
+}
+
+#[tokio::test]
+async fn the_volume_of_the_vm_that_a_script_makes_is_held_for_all_but_its_task() {
+    let world = world().await;
+    world.define("web1", UUID).await;
+    let (store, disk) = (&world.store, id("vms/web1_sda"));
+    let ([job, other], hv1) = ([1, 2].map(JobId::from_bits), NodeName::new("hv1"));
+    let map = async || {
+        let decide = |cluster: &Cluster| {
+            let job = (&job, &hv1);
+            storage::hold_mapped(cluster, &disk, job, UUID).map(|changes| (changes, ()))
+        };
+        store.change(decide).await
+    };
+    // Somebody has started it by force.
+    world.state(VmState::Start).await;
+    let refusal = refused(map().await);
+    assert_eq!(refusal.to_string(), "VM `web1` uses volume `vms/web1_sda` and is not off");
+    world.state(VmState::Provision).await;
+    map().await.unwrap();
+    let is_free = |job: &JobId| storage::require_no_other_user(&store.view(), &disk, UUID, job);
+    assert!(is_free(&job).is_ok() && is_free(&other).is_err());
+    // Somebody has stopped it by force.
+    world.state(VmState::Stop).await;
+    let start = StateAsk::new(StateRequest::Start, false);
+    let refusal = refused(vm::set_state(store, "web1", start).await);
+    assert!(matches!(refusal, StateRefusal::VolumeHeld { .. }), "{refusal}");
+}
+
+/// Its worker may be cut off, and the script goes on.
+#[tokio::test]
+async fn what_a_script_has_mapped_is_let_go_of_by_its_node_or_when_that_is_proven_dead() {
+    let world = world().await;
+    let (store, disk, job) = (&world.store, id("vms/web1_sda"), JobId::from_bits(1));
+    let [hv1, hv2] = ["hv1", "hv2"].map(NodeName::new);
+    let hold = async || {
+        let decide = |cluster: &Cluster| {
+            let changes = storage::hold_mapped(cluster, &disk, (&job, &hv1), UUID)?;
+            Ok::<_, storage::StorageRefusal>((changes, ()))
+        };
+        store.change(decide).await.unwrap();
+    };
+    let let_go = async |here: Option<&NodeName>| {
+        let decide = |cluster: &Cluster| {
+            storage::let_go_of_mapped(cluster, &disk, &job, here).map(|changes| (changes, ()))
+        };
+        store.change(decide).await
+    };
+    hold().await;
+    assert_eq!(storage::mapped_on(&store.view(), &hv1), [(disk.clone(), job.clone())]);
+    assert_eq!(storage::mapped_on(&store.view(), &hv2), []);
+    for here in [None, Some(&hv2)] {
+        let refusal = refused(let_go(here).await);
+        let why = "volume `vms/web1_sda` may still be mapped on node `hv1`";
+        assert_eq!((refusal.kind(), refusal.to_string().as_str()), (Kind::Unavailable, why));
+    }
+    assert!(!store.view().holds.is_empty());
+    let_go(Some(&hv1)).await.unwrap();
+    assert!(store.view().holds.is_empty());
+    for state in [DaemonState::Dead, DaemonState::Fenced] {
+        hold().await;
+        let to = || NodeChange::Daemon(state.clone());
+        world.write(|changes| _ = changes.node(&hv1, to())).await;
+        assert_eq!(let_go(Some(&hv2)).await.is_ok(), state == DaemonState::Fenced);
+    }
     assert!(store.view().holds.is_empty());
 }
 

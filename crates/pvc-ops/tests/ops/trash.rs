@@ -117,6 +117,27 @@ async fn dry_runs_leave_the_trash_alone() {
 }
 
 #[tokio::test]
+async fn what_may_be_needed_by_a_change_that_nobody_here_knows_is_not_purged() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    let Taken::Kept(entry) = world.removed("vms/a", DAY).await else { panic!("it is kept") };
+    let hold = VolumeHold { volume: id("vms/a"), purpose: Purpose::Other, by: "x".to_owned() };
+    world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    let refused = storage::purge_volume(store, volumes, &vms(), &entry.id).await.unwrap_err();
+    assert!(refused.to_string().contains("this version does not know"), "{refused}");
+    let volume = storage::restore_volume(store, volumes, &vms(), &entry.id, None).await;
+    assert!(volume.unwrap_err().to_string().contains("this version does not know"));
+    assert_eq!(world.trash().await, [entry]);
+    // A volume that is gone may have no name for a moment only.
+    volumes.insert("vms/a");
+    storage::record_volume(store, volumes, &id("vms/a")).await.unwrap();
+    volumes.remove(&id("vms/a")).await.unwrap();
+    storage::record_volume(store, volumes, &id("vms/a")).await.unwrap();
+    assert!(!world.is_recorded("vms/a"));
+    assert_eq!(store.fresh().await.unwrap().holds.len(), 1);
+}
+
+#[tokio::test]
 async fn a_pool_goes_with_what_is_in_its_trash() {
     let world = world().await;
     let (store, volumes) = (&world.store, &world.storage);

@@ -22,9 +22,20 @@ async fn a_cluster_is_initialized_once_backed_up_and_restored() {
         );
     }
     let twice = serde_json::to_string(&text).unwrap();
-    cluster::restore(&world.store, &twice).await.unwrap();
+    let restored = cluster::restore(&world.store, &twice).await.unwrap();
     assert_eq!(world.vm().name, "web1");
     assert!(world.store.view().config.maintenance);
+    let notes = cluster::notes(&restored);
+    assert!(notes.iter().any(|note| note.contains("`pvc cluster maintenance off`")), "{notes:?}");
+    cluster::set_maintenance(&world.store, false).await.unwrap();
+    let mut dump = dump;
+    dump.insert("/config/maintenance".to_owned(), "false".to_owned());
+    dump.insert(format!("/domains/{UUID}/state"), "provision".to_owned());
+    let restored = cluster::restore(&world.store, &cluster::dump_text(&dump)).await.unwrap();
+    assert_eq!(world.vm().state, VmState::Disable);
+    let notes = cluster::notes(&restored);
+    assert!(notes.iter().any(|note| note.contains("`web1`: look at the volumes")), "{notes:?}");
+    assert!(!notes.iter().any(|note| note.contains("maintenance")), "{notes:?}");
 }
 
 /// The store of one who knows this password, on a connection of his own.

@@ -483,6 +483,24 @@ async fn data_written_to_a_device_is_in_the_volume_when_it_is_unmapped() {
     place.assert_nothing_left("after all").await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_somebody_has_open_is_unmapped_when_they_have_closed_it() {
+    let place = Place::new();
+    let path = place.directory.path();
+    let devices =
+        LinuxBlockDevices::new(place.home.clone(), storage(path).await, Arc::new(LinuxExec));
+    let device = devices.map(&volume(), &one()).await.expect("it can be mapped");
+    let open = fs::File::open(&device).expect("it is there");
+    let error = devices.unmap(&volume(), &one()).await.expect_err("it is open");
+    assert!(error.to_string().contains("is still open"), "{error}");
+    assert_eq!(loops_below(path).len(), 1);
+    drop(open);
+    devices.unmap(&volume(), &one()).await.expect("nobody has it open");
+    assert!(fs::symlink_metadata(&device).is_err(), "{}", device.display());
+    assert_eq!(loops_below(path), BTreeSet::new());
+    place.assert_nothing_left("after all").await;
+}
+
 /// By the kernel's RBD, or by the daemon that stands in for it where the kernel has none.
 #[tokio::test(flavor = "multi_thread")]
 async fn images_of_a_real_ceph_keep_the_contract_and_what_is_written_to_them() {

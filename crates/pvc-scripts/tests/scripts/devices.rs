@@ -101,6 +101,69 @@ impl World {
     }
 }
 
+/// A kernel with a loop device on one file, and without RBD.
+#[derive(Default)]
+struct Loops {
+    file: Option<String>,
+    /// Whether somebody has the device open, as a file system that is mounted.
+    is_open: bool,
+}
+
+impl Loops {
+    fn run(&mut self, command: &Command) -> Result<Output, ExecError> {
+        if command.program != "losetup" {
+            return Err(ExecError::Missing { program: command.program.clone() });
+        }
+        let args: Vec<&str> = command.args.iter().map(String::as_str).collect();
+        let said = match args[..] {
+            ["--find", .., file] => {
+                self.file = Some(file.to_owned());
+                "/dev/loop77"
+            }
+            ["--detach", _] => {
+                // What is open is detached by whoever closes it last.
+                if !self.is_open {
+                    self.file = None;
+                }
+                ""
+            }
+            ["--list", _, "--output=BACK-FILE", _] => self.file.as_deref().unwrap_or_default(),
+            ["--list", _, "--output=NAME", ..] if self.file.is_some() => "/dev/loop77",
+            ["--list", _, "--output=NAME", ..] => "",
+            _ => panic!("{args:?}"),
+        };
+        Ok(ScriptedExec::success(said))
+    }
+}
+
+/// The script went on for as long as it liked, and guests could be started.
+#[tokio::test(start_paused = true)]
+async fn a_loop_device_that_somebody_has_open_is_not_unmapped() {
+    let directory = tempfile::tempdir().expect("there is room");
+    let volume = format!("scripts/loop{}", std::process::id());
+    let storage = MemoryStorage::new();
+    storage.insert(&volume);
+    let volume = VolumeId::from_record(&volume).expect("well formed");
+    let loops = Arc::new(Mutex::new(Loops::default()));
+    let kernel = loops.clone();
+    let exec = ScriptedExec::new(move |command| {
+        kernel.lock().expect("no test panics while holding it").run(command)
+    });
+    let home = Home::make(directory.path()).expect("it can be made");
+    let devices = LinuxBlockDevices::new(home, Arc::new(storage), Arc::new(exec));
+    let is_open = |is: bool| loops.lock().expect("nobody holds it").is_open = is;
+    devices.map(&volume, &one()).await.expect("nobody has it");
+    is_open(true);
+    for _ in 0..2 {
+        let error = devices.unmap(&volume, &one()).await.expect_err("it is mounted");
+        assert!(error.to_string().contains("`/dev/loop77` is still open"), "{error}");
+    }
+    is_open(false);
+    devices.unmap(&volume, &one()).await.expect("nobody has it open");
+    assert_eq!(loops.lock().expect("nobody holds it").file, None);
+    assert!(std::fs::symlink_metadata(pvc_ports::device_path(&volume)).is_err());
+}
+
 fn one() -> JobId {
     JobId::from_bits(1)
 }

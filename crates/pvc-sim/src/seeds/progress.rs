@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pvc_model::hold::check_none_held;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRecord};
 use pvc_model::vm::{VmRecord, VmState};
 
@@ -200,6 +201,8 @@ impl Cluster {
             let host = record.node.as_ref().and_then(|node| self.shape.host_called(node.as_str()));
             let is_settled = match record.state {
                 VmState::Start if is_of_the_dead => may_stay,
+                // An operator has to end that first.
+                VmState::Start if check_none_held(&view, record).is_err() => runs_on.is_empty(),
                 VmState::Start => runs_on == host.into_iter().collect::<Vec<_>>(),
                 // That it was given up without need is judged when that happens.
                 VmState::Stop | VmState::Disable => runs_on.is_empty(),

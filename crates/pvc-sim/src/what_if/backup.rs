@@ -51,15 +51,15 @@ impl Backup {
     }
 
     /// Writes the records into a store. What no store takes is left out and named.
-    pub async fn restore(&mut self, store: &Store) -> Result<(), WhatIfRefusal> {
+    pub async fn load(&mut self, store: &Store) -> Result<(), WhatIfRefusal> {
         loop {
-            let (key, why) = match store.restore(&self.keys).await {
-                Ok(_) => return Ok(()),
+            let (key, why) = match store.load(&self.keys).await {
+                Ok(()) => return Ok(()),
                 Err(RestoreError::BadKey { key }) => (key, "is no record of PVC"),
                 Err(RestoreError::TooLarge { key, .. }) => {
                     (key, "is larger than any record can be")
                 }
-                Err(error) => return Err(not_restored(&error)),
+                Err(error) => return Err(not_loaded(&error)),
             };
             if self.keys.remove(&key).is_none() {
                 return Err(refusal(format!("the backup cannot be read: `{key}` {why}"), ""));
@@ -76,7 +76,7 @@ impl Backup {
             Arc::new(SeededRandom::new(1)),
         );
         let store = opened.await.map_err(|error| refusal(error.to_string(), ""))?;
-        self.restore(&store).await?;
+        self.load(&store).await?;
         let cluster = store.view();
         self.defects.extend(unreadable(&cluster));
         Ok(cluster)
@@ -90,7 +90,7 @@ fn no_backup() -> WhatIfRefusal {
     )
 }
 
-fn not_restored(error: &RestoreError) -> WhatIfRefusal {
+fn not_loaded(error: &RestoreError) -> WhatIfRefusal {
     match error {
         RestoreError::NoSchema => no_backup(),
         RestoreError::Schema { found, expected } => refusal(

@@ -85,7 +85,7 @@ impl<'a> Stage<'a> {
             }
         });
         let eyes = eyes(&world, nature.seed).await;
-        eyes.restore(scene.keys).await.map_err(|error| pvc_model::with_causes(&error))?;
+        eyes.load(scene.keys).await.map_err(|error| pvc_model::with_causes(&error))?;
         let changes = adaptations(scene.cluster);
         let adapted = eyes.change(|_| Ok::<_, Infallible>((changes.clone(), ()))).await;
         adapted.map_err(|error| pvc_model::with_causes(&error))?;

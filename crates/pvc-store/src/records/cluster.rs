@@ -14,7 +14,7 @@ use crate::raw::Raw;
 use crate::reader::{beginning, set};
 
 pub(crate) const NAME: &str = "/config";
-const MAINTENANCE: &str = "/config/maintenance";
+pub(crate) const MAINTENANCE: &str = "/config/maintenance";
 pub(crate) const PRIMARY: &str = "/config/primary_node";
 /// Nothing but the locks of a hand-over of the primary role.
 pub(crate) const HAND_OVER: &str = "/config/primary_node/sync_lock";
@@ -71,7 +71,7 @@ fn read(raw: &Raw) -> ClusterRecord {
     ClusterRecord {
         name: text(NAME),
         schema: text(SCHEMA_VERSION).trim().parse().ok(),
-        maintenance: text(MAINTENANCE).eq_ignore_ascii_case("true"),
+        maintenance: is_maintenance(&text(MAINTENANCE)),
         initialized: raw.contains(PRIMARY),
         primary: set(&text(PRIMARY)).filter(|name| *name != "none").map(NodeName::new),
         upstream_ip: text(UPSTREAM_IP),
@@ -80,6 +80,11 @@ fn read(raw: &Raw) -> ClusterRecord {
         storage_util: Arc::from(whole(STORAGE_USAGE)),
         storage_health: Arc::from(whole(STORAGE_HEALTH)),
     }
+}
+
+/// Tells whether the cluster is in maintenance by this text of its record.
+pub(crate) fn is_maintenance(text: &str) -> bool {
+    text.eq_ignore_ascii_case("true")
 }
 
 /// A change of the cluster's own record.

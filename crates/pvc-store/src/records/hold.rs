@@ -1,9 +1,10 @@
 //! Volumes that are held: `/pvcrs/holds/{pool}:{volume}` with JSON, ours alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pvc_model::NodeName;
 use pvc_model::hold::{Purpose, VolumeHold};
 use pvc_model::job::JobId;
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
@@ -33,6 +34,8 @@ pub(super) const KIND: Kind = Kind {
     // What is under way is not what a restore brings back.
     is_observed: |_| true,
     is_for_scripts: |_| true,
+    // What scripts have mapped is let go of by the worker of their node.
+    for_jobs: &[ROOT],
     ..PLAIN
 };
 
@@ -48,7 +51,7 @@ struct Written {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     trashed: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    mapped: Option<Vec<String>>,
+    mapped: Option<BTreeMap<String, String>>,
 }
 
 fn id(name: &str) -> Option<VolumeId> {
@@ -61,13 +64,28 @@ fn path(id: &VolumeId) -> String {
 }
 
 fn read(raw: &Raw, id: &VolumeId) -> Option<VolumeHold> {
-    let written: Written = serde_json::from_str(&json(raw, &path(id))?).ok()?;
-    let purpose = match (written.roll_back, written.shrink, written.fill, written.mapped) {
+    let path = path(id);
+    if !raw.contains(&path) {
+        return None;
+    }
+    let written = json(raw, &path).and_then(|text| serde_json::from_str::<Written>(&text).ok());
+    let by = written.as_ref().map_or_else(String::new, |written| written.by.clone());
+    // What nobody here understands may be under way all the same.
+    let purpose = written.and_then(known_purpose).unwrap_or(Purpose::Other);
+    Some(VolumeHold { volume: id.clone(), purpose, by })
+}
+
+/// Purpose that was written; `None` if this version knows none such.
+fn known_purpose(written: Written) -> Option<Purpose> {
+    Some(match (written.roll_back, written.shrink, written.fill, written.mapped) {
         (Some(snapshot), None, false, None) => Purpose::RollBack(SnapshotName::new(snapshot)),
         (None, Some(bytes), false, None) => Purpose::Shrink(bytes),
         (None, None, false, Some(jobs)) => {
-            let jobs: BTreeSet<JobId> = jobs.iter().filter_map(|job| JobId::parse(job)).collect();
-            // Of no task, and nobody would let go of it.
+            let known = |(job, node): (&String, &String)| {
+                Some((JobId::parse(job)?, NodeName::new(node.as_str())))
+            };
+            let jobs: BTreeMap<JobId, NodeName> = jobs.iter().filter_map(known).collect();
+            // Of no task that this version knows.
             if jobs.is_empty() {
                 return None;
             }
@@ -79,8 +97,7 @@ fn read(raw: &Raw, id: &VolumeId) -> Option<VolumeHold> {
             Purpose::Fill { trashed: written.trashed.map(ids) }
         }
         _ => return None,
-    };
-    Some(VolumeHold { volume: id.clone(), purpose, by: written.by })
+    })
 }
 
 /// Writes the hold, new or taken over. The version of the container grows, so that whoever decided
@@ -98,9 +115,12 @@ pub(crate) fn put(draft: &mut Draft<'_>, hold: &VolumeHold) {
             Written { fill: true, trashed, ..none }
         }
         Purpose::Mapped(jobs) => {
-            let jobs = jobs.iter().map(JobId::to_string).collect();
+            let jobs = jobs.iter().map(|(job, node)| (job.to_string(), node.to_string()));
+            let jobs = jobs.collect();
             Written { mapped: Some(jobs), ..none }
         }
+        // It is read as such again.
+        Purpose::Other => none,
     };
     let text = serde_json::to_string(&written).expect("texts, numbers and a boolean");
     draft.put_deep(ROOT.to_owned(), Bytes::new());
@@ -124,10 +144,10 @@ pub(crate) fn remove(draft: &mut Draft<'_>, id: &VolumeId) {
 }
 
 /// Removes the hold of a volume that is gone. While a volume is given new contents it has no name
-/// for a moment, and is not gone.
+/// for a moment, and is not gone; what else takes its name away is not known.
 pub(super) fn remove_of_volume(draft: &mut Draft<'_>, id: &VolumeId) {
     let held = read(draft.seen(), id);
-    if !held.is_some_and(|hold| matches!(hold.purpose, Purpose::Fill { .. })) {
+    if !held.is_some_and(|hold| matches!(hold.purpose, Purpose::Fill { .. } | Purpose::Other)) {
         remove(draft, id);
     }
 }
@@ -145,11 +165,12 @@ mod tests {
     use crate::reader::raw_of;
 
     #[test]
-    fn a_hold_that_nobody_understands_is_none() {
+    fn a_hold_that_nobody_understands_is_one_for_something_else() {
         let volume = VolumeId::parse("vms/a").expect("well formed");
         let read_back = |text: &str| {
             read(&raw_of([("/pvcrs/holds/vms:a".to_owned(), text.to_owned())]), &volume)
         };
+        assert_eq!(read(&raw_of([]), &volume), None, "where there is none, nothing is held");
         let shrink = read_back(r#"{"by":"x","shrink":4096,"more":1}"#).expect("it is one");
         assert_eq!(shrink.purpose, Purpose::Shrink(4096));
         let back = read_back(r#"{"by":"x","roll_back":"before"}"#).expect("it is one");
@@ -159,10 +180,11 @@ mod tests {
         let fill = read_back(r#"{"by":"x","fill":true,"trashed":["1a","../b"]}"#).expect("one");
         let trashed = TrashId::parse("1a").into_iter().collect();
         assert_eq!(fill.purpose, Purpose::Fill { trashed: Some(trashed) });
-        let text = r#"{"by":"x","mapped":["00000001","no task"]}"#;
+        let text = r#"{"by":"x","mapped":{"00000001":"hv1","no task":"hv2"}}"#;
         let mapped = read_back(text).expect("it is one");
-        assert_eq!(mapped.purpose, Purpose::Mapped([JobId::from_bits(1)].into()));
+        assert_eq!(mapped.purpose, Purpose::Mapped([(JobId::from_bits(1), "hv1".into())].into()));
         let both = r#"{"by":"x","shrink":1,"roll_back":"y"}"#;
+        let long = " ".repeat(MOST_JSON + 1);
         for text in [
             "",
             "{}",
@@ -170,10 +192,16 @@ mod tests {
             both,
             r#"{"by":"x","shrink":-1}"#,
             r#"{"by":"x","fill":false}"#,
-            r#"{"by":"x","mapped":[]}"#,
-            r#"{"by":"x","mapped":["00000001"],"fill":true}"#,
+            r#"{"by":"x","mapped":{}}"#,
+            r#"{"by":"x","mapped":["00000001"]}"#,
+            r#"{"by":"x","mapped":{"00000001":"hv1"},"fill":true}"#,
+            r#"{"by":"x","of_tomorrow":1}"#,
+            "no JSON",
+            long.as_str(),
         ] {
-            assert_eq!(read_back(text), None, "{text}");
+            let hold = read_back(text).expect("there is one");
+            let is_other = (hold.volume, hold.purpose) == (volume.clone(), Purpose::Other);
+            assert!(is_other, "{}", &text[..text.len().min(99)]);
         }
     }
 }

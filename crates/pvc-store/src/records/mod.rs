@@ -111,8 +111,8 @@ pub(crate) struct Kind {
     /// Tells whether a key is for those alone who know what one daemon knows: it is not read.
     is_closed: fn(Key<'_>) -> bool,
     /// Tells whether a node writes a key, because it is so, and not an operator, because it is to
-    /// be so: a restore leaves what is there. What a daemon needs to find its way (jobs, moves,
-    /// notes) belongs to it.
+    /// be so: a restore leaves what is there, and brings back none. What a daemon needs to find its
+    /// way (jobs, moves, notes) belongs to it.
     is_observed: fn(Key<'_>) -> bool,
     /// Whether the view shows its changes without an event that announces them: they come all the
     /// time, and say nothing of what the records of others are.
@@ -129,6 +129,13 @@ pub(crate) struct Kind {
     /// Tells whether scripts of the provisioner may read a key that is no secret and not closed:
     /// nothing is for them unless its kind says so.
     is_for_scripts: fn(Key<'_>) -> bool,
+}
+
+impl Kind {
+    /// The keys of a record at `place`, with the values of missing ones.
+    fn keys_at(&self, place: &str) -> Vec<(String, &'static str)> {
+        self.keys.iter().map(|(key, value)| (format!("{place}/{key}"), *value)).collect()
+    }
 }
 
 /// A kind that the view does not show and whose keys are nothing special: others are made of it.
@@ -372,12 +379,18 @@ pub(crate) fn keys_of_records(raw: &Raw) -> Vec<(String, &'static str)> {
     for kind in KINDS.iter().filter(|kind| !kind.keys.is_empty()) {
         let root = kind.roots[0];
         for name in raw.children(root) {
-            let key =
-                |(key, value): &(&str, &'static str)| (format!("{root}/{name}/{key}"), *value);
-            keys.extend(kind.keys.iter().map(key));
+            keys.extend(kind.keys_at(&format!("{root}/{name}")));
         }
     }
     keys
+}
+
+/// The same of the one record whose place is `path`; none if that is no record's place.
+pub(crate) fn keys_of_record(path: &str) -> Vec<(String, &'static str)> {
+    let is_place = |(at, key): &(usize, Key<'_>)| {
+        key.root == KINDS[*at].roots[0] && !key.is_root() && key.below[1].is_empty()
+    };
+    find(path).filter(is_place).map_or_else(Vec::new, |(at, _)| KINDS[at].keys_at(path))
 }
 
 /// The parts of the keys that every record of a kind has.
@@ -683,5 +696,9 @@ mod tests {
         let keys = keys_of_records(&raw);
         let expected = [("pgs", ""), ("tier", "default"), ("stats", "{}")];
         assert_eq!(keys, expected.map(|(key, value)| (format!("/ceph/pools/vms/{key}"), value)));
+        assert_eq!(keys_of_record("/ceph/pools/vms"), keys);
+        for path in ["/", "/ceph", "/ceph/pools", "/ceph/pools/vms/pgs", "/pvcrs/nodes/hv1", "/x"] {
+            assert!(keys_of_record(path).is_empty(), "{path}");
+        }
     }
 }

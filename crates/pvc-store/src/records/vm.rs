@@ -87,6 +87,18 @@ pub(crate) fn key(uuid: Uuid, name: &str) -> String {
     format!("{ROOT}/{uuid}/{name}")
 }
 
+/// State in which a VM [comes back](VmState::restored) whose one in a dump is `text`, if `path` is
+/// the key of a VM's state.
+pub(crate) fn restored_state(path: &str, text: &str) -> Option<VmState> {
+    let (_, name) = path.strip_prefix(ROOT)?.strip_prefix('/')?.split_once('/')?;
+    (name == "state").then(|| VmState::from_record(text).restored()).flatten()
+}
+
+/// The key, with its value, by which a node that becomes ready leaves the VM at `root` off.
+pub(crate) fn no_autostart(root: &str) -> (String, String) {
+    (format!("{root}/node_autostart"), python_bool(false).to_owned())
+}
+
 /// The VM whose record has that name.
 fn uuid(name: &str) -> Uuid {
     Uuid::try_parse(name).expect("a VM's record has its UUID for a name")
@@ -441,5 +453,19 @@ mod tests {
         assert_eq!(vm.defects.len(), MOST_DEFECTS + 1);
         assert_eq!(vm.defects[0], "`tags/00/protected` is `odd`, not `True` or `False`");
         assert_eq!(vm.defects[MOST_DEFECTS], "and 80 more");
+    }
+
+    #[test]
+    fn a_state_is_restored_as_one_and_no_other_key_is() {
+        let of = |path: &str, text: &str| restored_state(path, text);
+        assert_eq!(of(&key(VM, "state"), "provision"), Some(VmState::Disable));
+        assert_eq!(of(&key(VM, "state"), "migrate-live"), Some(VmState::Start));
+        assert_eq!(of(&key(VM, "state"), "stop"), None);
+        for path in ["/domains", "/domains/state", "/domainsx/a/state", "/nodes/hv1/state"] {
+            assert_eq!(of(path, "provision"), None, "{path}");
+        }
+        for path in [root(VM), key(VM, "profile"), key(VM, "tags/state"), key(VM, "state/x")] {
+            assert_eq!(of(&path, "provision"), None, "{path}");
+        }
     }
 }

@@ -1,12 +1,13 @@
-//! A tree is dumped, restored and recovered.
+//! A tree is dumped, loaded and restored.
 
 use super::*;
 
 #[tokio::test]
-async fn a_backup_restores_into_an_empty_tree_to_the_letter() {
+async fn a_dump_is_loaded_into_an_empty_tree_to_the_letter() {
     let world = empty().await;
-    let dump = Shape { seed: 3, nodes: 3, vms: 20, networks: 2, snapshots: 1 }.dump();
-    world.store.restore(&dump).await.expect("a valid dump");
+    let mut dump = Shape { seed: 3, nodes: 3, vms: 20, networks: 2, snapshots: 1 }.dump();
+    dump.insert("/tasks/00000001".to_owned(), "{}".to_owned());
+    world.store.load(&dump).await.expect("a valid dump");
     let view = world.store.view();
     assert_eq!(
         (view.vms.len(), view.nodes.len(), view.networks.len(), view.volumes.len()),
@@ -26,7 +27,7 @@ async fn a_backup_restores_into_an_empty_tree_to_the_letter() {
 async fn a_restore_brings_back_orders_and_not_what_was_so_then() {
     let world = empty().await;
     let dump = Shape { seed: 3, nodes: 3, vms: 3, networks: 1, snapshots: 0 }.dump();
-    world.store.restore(&dump).await.expect("a valid dump");
+    world.store.load(&dump).await.expect("a valid dump");
     let (node, vm) = {
         let view = world.store.view();
         (
@@ -58,7 +59,7 @@ async fn a_restore_brings_back_orders_and_not_what_was_so_then() {
 }
 
 #[tokio::test]
-async fn a_tree_is_recovered_with_its_orders_and_without_what_was_so_then() {
+async fn an_empty_tree_gets_the_orders_and_whole_records_without_what_was_so_then() {
     let world = empty().await;
     let mut dump = Shape { seed: 3, nodes: 1, vms: 3, networks: 1, snapshots: 1 }.dump();
     let (node, vm) = ("/nodes/pvchv1", "/domains/");
@@ -66,7 +67,7 @@ async fn a_tree_is_recovered_with_its_orders_and_without_what_was_so_then() {
     dump.insert("/tasks/1/progress".to_owned(), "half".to_owned());
     dump.insert("/config/primary_node".to_owned(), "pvchv1".to_owned());
     assert!(!dump[&format!("{node}/runningdomains")].is_empty(), "it would have said so");
-    world.store.recover(dump.clone()).await.expect("a valid dump");
+    world.store.restore(&dump).await.expect("a valid dump");
     let recovered = world.other.backup(true).await.expect("readable");
     for key in ["daemonstate", "runningdomains", "keepalive", "memfree"] {
         assert_eq!(recovered[&format!("{node}/{key}")], "", "{key}");
@@ -93,6 +94,118 @@ async fn a_tree_is_recovered_with_its_orders_and_without_what_was_so_then() {
             && view.vms.values().all(|vm| vm.domain.is_ok() && vm.snapshots.len() == 1)
     );
     assert_eq!(view.config.primary, None);
+    // A node's daemon stamps, and PVC 1.0.3 reads, what is there.
+    let mut expected: BTreeSet<&String> = dump.keys().collect();
+    expected.retain(|key| !key.starts_with("/tasks/") && !key.starts_with("/pvcrs/working_on/"));
+    let mut found: BTreeSet<&String> = recovered.keys().collect();
+    found.retain(|key| *key != "/");
+    assert_eq!(found, expected);
+}
+
+/// Records that a task, a rollback, a move, an unconfirmed change and a fault leave in a dump.
+fn under_way(vm: Uuid) -> BTreeMap<String, String> {
+    let vm_note = |of: &str| format!("/pvcrs/{of}/{vm}");
+    let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
+    let fixed = [
+        ("/tasks/00000001", r#"{"name":"provisioner.create","node":"pvchv1","run_on":"pvchv1"}"#),
+        ("/tasks/00000001/progress", r#"{"state":"running"}"#),
+        ("/tasks/00000001/secrets", "{}"),
+        ("/tasks/00000001/cancel", ""),
+        ("/pvcrs/holds/vms:vm00000_sda", r#"{"by":"x","roll_back":"s1"}"#),
+        ("/pvcrs/unconfirmed/1000", r#"{"seconds":60,"undo":{"remove_rule":"ssh"}}"#),
+        ("/pvcrs/working_on/pvchv1", "then"),
+        ("/pvcrs/fences/pvchv1", "{}"),
+        ("/pvcrs/renamings", ""),
+        ("/pvcrs/of_tomorrow", "then"),
+        ("/faults/x", ""),
+        ("/faults/x/status", "new"),
+    ];
+    let of_vm = [(vm_note("moves"), "{}".to_owned()), (vm_note("renamings"), "{}".to_owned())];
+    fixed.map(own).into_iter().chain(of_vm).collect()
+}
+
+#[tokio::test]
+async fn what_was_under_way_does_not_come_back_whether_the_tree_is_empty_or_not() {
+    for is_empty in [false, true] {
+        let world = empty().await;
+        let mut dump = Shape { seed: 3, nodes: 1, vms: 3, networks: 1, snapshots: 0 }.dump();
+        if !is_empty {
+            world.store.load(&dump).await.expect("a valid dump");
+        }
+        let uuid = |key: &String| Uuid::try_parse(key.strip_prefix("/domains/")?).ok();
+        let under_way = under_way(dump.keys().find_map(uuid).expect("there are VMs"));
+        dump.extend(under_way.clone());
+        let restored = world.store.restore(&dump).await.expect("a valid dump");
+        assert!(restored.keys < dump.len() && restored.disabled.is_empty(), "{restored:?}");
+        let found = world.other.backup(true).await.expect("readable");
+        for path in under_way.keys() {
+            assert!(!found.contains_key(path), "{path}");
+        }
+        for path in ["/tasks", "/faults", "/pvcrs/holds", "/pvcrs/moves", "/pvcrs/unconfirmed"] {
+            assert!(found.contains_key(path), "{path}");
+        }
+        let view = world.other.fresh().await.expect("readable");
+        assert!(view.jobs.is_empty() && view.holds.is_empty() && view.unconfirmed.is_empty());
+        assert_eq!((view.vms.len(), view.faults.len()), (3, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_vm_comes_back_in_a_state_that_ends_without_the_task_that_it_was_of() {
+    let world = empty().await;
+    let cases = [
+        ("provision", "disable"),
+        ("import", "disable"),
+        ("restore", "disable"),
+        ("delete", "disable"),
+        ("migrate", "start"),
+        ("migrate-live", "start"),
+        ("unmigrate", "start"),
+        ("shutdown", "shutdown"),
+        ("mirror", "mirror"),
+        ("odd", "odd"),
+    ];
+    let mut dump = Shape { vms: cases.len(), ..Shape::with_vms(0) }.dump();
+    let is_state = |key: &&String| key.starts_with("/domains/") && key.ends_with("/state");
+    let paths: Vec<String> = dump.keys().filter(is_state).cloned().collect();
+    assert_eq!(paths.len(), cases.len());
+    for (path, (then, _)) in paths.iter().zip(cases) {
+        dump.insert(path.clone(), then.to_owned());
+    }
+    let autostart = paths[0].replace("/state", "/node_autostart");
+    dump.insert(autostart.clone(), "True".to_owned());
+    let name = |path: &String| dump[path.trim_end_matches("/state")].clone();
+    let names: Vec<String> = paths.iter().take(4).map(name).collect();
+    let tried = world.store.dry().restore(&dump).await.expect("a valid dump");
+    assert_eq!((&tried.disabled, raw(&world, "/config").await), (&names, None));
+    let restored = world.store.restore(&dump).await.expect("a valid dump");
+    assert_eq!((restored.keys, &restored.disabled), (tried.keys, &names));
+    for (path, (then, expected)) in paths.iter().zip(cases) {
+        assert_eq!(raw(&world, path).await.as_deref(), Some(expected), "{then}");
+    }
+    assert_eq!(raw(&world, &autostart).await.as_deref(), Some("False"), "no node starts it");
+    // Whoever has brought it into that state since may be at it.
+    write_raw(&world, &paths[0], b"provision").await;
+    let restored = world.store.restore(&dump).await.expect("a valid dump");
+    assert_eq!(restored.disabled, names[1..]);
+    assert_eq!(raw(&world, &paths[0]).await.as_deref(), Some("provision"));
+}
+
+#[tokio::test]
+async fn a_restore_says_that_the_cluster_is_in_maintenance_then() {
+    let world = empty().await;
+    let mut dump = Shape::with_vms(0).dump();
+    for (then, expected) in [("true", true), ("false", false), ("", false), ("True", true)] {
+        dump.insert("/config/maintenance".to_owned(), then.to_owned());
+        let restored = world.store.restore(&dump).await.expect("a valid dump");
+        assert_eq!(restored.maintenance, expected, "{then}");
+        let view = world.other.fresh().await.expect("readable");
+        assert_eq!(view.config.maintenance, expected, "{then}");
+    }
+    // Of a dump that says nothing of it.
+    dump.remove("/config/maintenance");
+    let restored = world.store.restore(&dump).await.expect("a valid dump");
+    assert!(restored.maintenance, "as before");
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! A daemon's view: its content, its delay, and its cost.
 
+use pvc_model::hold::{Purpose, VolumeHold};
+
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -213,6 +215,13 @@ async fn a_store_of_jobs_has_jobs_and_workers_in_view_and_all_else_when_that_is_
     let autostart = |changes: &mut Changes| _ = changes.vm(UUID, VmChange::Autostart(false));
     change(&whole, autostart).await;
     assert!(jobs.view().vms.is_empty());
+
+    // What scripts have mapped is let go of by workers.
+    let volume = VolumeId::parse("vms/a").expect("well formed");
+    let hold = VolumeHold { volume, purpose: Purpose::Shrink(1), by: "somebody".to_owned() };
+    change(&whole, |changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    let view = jobs.fresh().await.expect("readable");
+    assert!(!view.holds.is_empty() && view.vms.is_empty());
 }
 
 #[tokio::test]

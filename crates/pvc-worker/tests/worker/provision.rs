@@ -349,6 +349,36 @@ async fn a_vm_whose_storage_fails_at_any_call_is_taken_back_when_it_is_back() {
     });
 }
 
+/// The task goes on to its end after the backup and is forgotten, as a day later; then the backup
+/// is restored.
+#[tokio::test(start_paused = true)]
+async fn a_finished_vm_outlives_the_restore_of_a_backup_of_any_moment_of_its_making() {
+    at_calls!(call, 3, {
+        let world = World::new(Case::Provision).await;
+        let worker = world.worker("hv1", call).await;
+        let stops = world.stops(&worker).await;
+        let backup = world.store.backup(true).await.expect("the tree is open");
+        worker.gate.open();
+        let end = world.end().await;
+        assert_eq!(end.state, JobState::Succeeded, "at call {call}: {end:?}");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let job = || world.job.clone();
+        world.write(|changes| _ = changes.push(Change::RemoveJob(job()))).await;
+        world.store.restore(&backup).await.expect("a dump of this store");
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        world.look_freely();
+        let view = world.store.fresh().await.expect("the tree is open");
+        assert!(view.jobs.is_empty() && view.holds.is_empty(), "at call {call}");
+        let state = view.vms.get(&NEW).map(|vm| vm.state.clone());
+        let is_off = matches!(state, Some(VmState::Stop | VmState::Disable));
+        assert!(is_off, "at call {call}: {state:?}");
+        for volume in VOLUMES {
+            assert!(world.storage.volume(&id(volume)).await.is_ok(), "{volume} at call {call}");
+        }
+        stops
+    });
+}
+
 async fn identity(world: &World, volume: &VolumeId) -> Option<String> {
     world.storage.measured(volume).await.ok().map(|measured| measured.identity)
 }
@@ -539,7 +569,7 @@ async fn a_vm_whose_volume_a_script_has_mapped_is_not_started_until_it_is_unmapp
     world.healthy_worker("hv1").await;
     world.until(async || world.devices.mapped() == [id("vms/web1_sda")]).await;
     let why = "VM `web1` cannot be started: volume `vms/web1_sda` is being worked on by the script \
-               of task `00000001`";
+               of task `00000001` on node `hv1`";
     assert_eq!(world.start_web1().await, Err(why.to_owned()));
     world.cancel().await;
     let end = world.end().await;
@@ -559,6 +589,55 @@ async fn a_vm_whose_volume_a_script_has_mapped_is_not_started_until_it_is_unmapp
     world.until(async || returned() == 2).await;
     assert_eq!(world.held().await, []);
     world.start_web1().await.expect("nobody has its volume");
+}
+
+/// They were the only mapped ones that nothing was held of, and anybody could start their VM.
+#[tokio::test(start_paused = true)]
+async fn a_vm_in_the_making_is_not_started_under_its_script_nor_are_its_volumes_touched() {
+    use pvc_model::request::StateRequest;
+
+    let world = World::hanging().await;
+    world.healthy_worker("hv1").await;
+    world.until_mapped().await;
+    assert_eq!(world.held().await, VOLUMES.map(id));
+    let ask = async |request, force| {
+        let ask = pvc_ops::vm::StateAsk::new(request, force);
+        let asked = pvc_ops::vm::set_state(&world.store, "new", ask).await;
+        asked.map(drop).map_err(|why| why.to_string())
+    };
+    let why = "VM `new` cannot be started: it is being made by task `00000001`";
+    assert_eq!(ask(StateRequest::Start, false).await, Err(why.to_owned()));
+    // Its volumes are held all the same.
+    ask(StateRequest::Stop, true).await.expect("it is forced");
+    let is_held = |why: String| why.contains("is being worked on by the script of task `00000001`");
+    assert!(ask(StateRequest::Start, true).await.is_err_and(is_held));
+    let (store, disk) = (&world.store, id(VOLUMES[0]));
+    let storage = world.storage.as_ref();
+    let removed = pvc_ops::storage::remove_volume(store, storage, &disk, Duration::ZERO, true);
+    assert!(removed.await.is_err_and(|why| is_held(why.to_string())));
+    world.cancel().await;
+    let end = world.end().await;
+    assert_eq!((end.state, world.held().await), (JobState::Cancelled, vec![]));
+    ask(StateRequest::Start, false).await.expect("nobody has its volumes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_script_has_mapped_of_its_own_vm_it_may_resize_and_not_rename() {
+    let world = World::new(Case::Provision).await;
+    let disk = || json!({"pool": "vms", "name": "new_sda"});
+    let sized = json!({"pool": "vms", "name": "new_sda", "size": "512M", "force_flag": true});
+    let renamed = json!({"pool": "vms", "name": "new_sda", "new_name": "x"});
+    let calls = vec![
+        call("ceph.map_volume", disk()),
+        call("ceph.resize_volume", sized),
+        call("ceph.rename_volume", renamed),
+        call("ceph.unmap_volume", disk()),
+    ];
+    let answers = world.answers_in("install", ScriptPhase::Install, calls).await;
+    let is_done = |answer: &Result<Value, String>| answer.as_ref().is_ok_and(|it| it[0] == true);
+    let done: Vec<bool> = answers.iter().map(is_done).collect();
+    assert_eq!(done, [true, true, false, true], "{answers:?}");
+    assert!(world.storage.volume(&id("vms/new_sda")).await.is_ok());
 }
 
 /// Somebody may be a guest that got it while it ran, or works on it by hand.
@@ -594,6 +673,49 @@ async fn what_a_script_has_mapped_is_let_go_of_whenever_its_worker_dies() {
         stops
     });
     assert!(was_held);
+}
+
+/// A worker that is cut off, or stands still, goes on with its script.
+#[tokio::test(start_paused = true)]
+async fn what_a_script_has_mapped_elsewhere_is_held_until_its_node_is_back_or_proven_dead() {
+    for is_back in [false, true] {
+        let world = World::mapping("web1_sda", ScriptAct::Hang).await;
+        let first = world.healthy_worker("hv1").await;
+        world.until(async || world.devices.mapped() == [id("vms/web1_sda")]).await;
+        first.die().await;
+        world.healthy_worker("hv2").await;
+        let why = "volume `vms/web1_sda` may still be mapped on node `hv1`";
+        world.until(async || world.progress().status.contains(why)).await;
+        assert_eq!(world.held().await, [id("vms/web1_sda")]);
+        assert!(world.start_web1().await.is_err());
+        match is_back {
+            true => _ = world.healthy_worker("hv1").await,
+            false => {
+                let hv1 = NodeName::new("hv1");
+                let dead = || Change::Node(hv1.clone(), NodeChange::Daemon(DaemonState::Fenced));
+                world.write(|changes| _ = changes.push(dead())).await;
+            }
+        }
+        let end = world.end().await;
+        assert_eq!((end.state, world.held().await), (JobState::Failed, vec![]), "{is_back}");
+    }
+}
+
+/// As of a task of a tree that was replaced, or one that could not be unmapped in its time.
+#[tokio::test(start_paused = true)]
+async fn what_is_held_for_a_script_that_no_process_of_the_node_runs_is_let_go_of() {
+    let world = World::new(Case::Provision).await;
+    let (volume, by) = (id("vms/web1_sda"), "somebody".to_owned());
+    let former = pvc_model::job::JobId::from_bits(9);
+    let purpose = pvc_model::hold::Purpose::Mapped([(former, NodeName::new("hv1"))].into());
+    let hold = pvc_model::hold::VolumeHold { volume, purpose, by };
+    world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    let other = world.healthy_worker("hv2").await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(world.held().await, [id("vms/web1_sda")], "it is another node's");
+    other.stop().await;
+    world.healthy_worker("hv1").await;
+    world.until(async || world.held().await.is_empty()).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -649,6 +771,8 @@ async fn a_device_that_cannot_be_unmapped_keeps_none_of_the_others() {
     world.until_mapped().await;
     world.cancel().await;
     world.until(async || world.devices.mapped() == [id(VOLUMES[0])]).await;
+    world.until(async || world.held().await == [id(VOLUMES[0])]).await;
+    assert!(!world.progress().state.is_over(), "{:?}", world.progress());
 }
 
 #[tokio::test(start_paused = true)]

@@ -150,6 +150,12 @@ impl Stage {
         self.cluster.nodes.insert(name.into(), Arc::new(node));
     }
 
+    fn vm(&mut self, name: &str, change: impl FnOnce(&mut VmRecord)) {
+        let mut vm = (**self.cluster.vm(name).unwrap()).clone();
+        change(&mut vm);
+        self.cluster.vms.insert(vm.uuid, Arc::new(vm));
+    }
+
     fn network(&mut self, vni: u8, change: impl FnOnce(&mut NetworkRecord)) {
         let mut network = (**self.cluster.network(&vni.to_string()).unwrap()).clone();
         change(&mut network);
@@ -175,7 +181,8 @@ impl Stage {
             own: &self.own,
             floating: &self.floating,
         };
-        trace(&self.cluster, around, self.cluster.vm(vm).unwrap(), question)
+        let index = TraceIndex::of(&self.cluster);
+        trace(&self.cluster, &index, around, self.cluster.vm(vm).unwrap(), question)
     }
 
     fn trace(&self, line: &str) -> Trace {
@@ -876,4 +883,43 @@ fn thousands_of_interfaces_are_gone_through_once() {
     assert!(stage.ask("many1", question("many1 many2")).is_ok());
     assert!(stage.ask("many1", question("many1 2001:db8:9:0:5054:ff:fe29:17")).is_ok());
     assert!(stage.ask("web1", question("web1 many2")).is_ok());
+}
+
+#[test]
+fn an_index_serves_until_a_network_or_an_interface_changes() {
+    let mut stage = Stage::new();
+    let index = TraceIndex::of(&stage.cluster);
+    stage.node("hv1", |node| node.daemon_state = DaemonState::Dead);
+    stage.vm("web1", |vm| vm.stats = "{}".into());
+    stage.vm("web1", |vm| vm.domain = Ok(Arc::new(vm.domain.as_deref().unwrap().clone())));
+    assert!(index.is_of(&stage.cluster), "nothing of it has changed");
+
+    let changes: [fn(&mut Stage); 7] = [
+        |stage| stage.network(7, |network| network.acls.push(acl(IN, 0, "tcp dport 22 drop"))),
+        |stage| stage.network(7, |network| drop(network.leases.pop())),
+        |stage| {
+            let options = NetworkOptions { spoof_guard: true, ..NetworkOptions::default() };
+            stage.cluster.network_options.insert("7".to_owned(), Arc::new(options));
+        },
+        |stage| drop(stage.cluster.networks.remove("8")),
+        |stage| {
+            stage.vm("web1", |vm| {
+                let mut domain = vm.domain.as_deref().unwrap().clone();
+                domain.nics.clear();
+                vm.domain = Ok(Arc::new(domain));
+            });
+        },
+        |stage| stage.vm("web1", |vm| vm.state = VmState::Mirror),
+        |stage| {
+            let uuid = stage.cluster.vm("web1").unwrap().uuid;
+            stage.cluster.vms.remove(&uuid);
+        },
+    ];
+    for (at, change) in changes.into_iter().enumerate() {
+        let mut stage = Stage::new();
+        let index = TraceIndex::of(&stage.cluster);
+        change(&mut stage);
+        assert!(!index.is_of(&stage.cluster), "{at}");
+        assert!(TraceIndex::of(&stage.cluster).is_of(&stage.cluster), "{at}");
+    }
 }

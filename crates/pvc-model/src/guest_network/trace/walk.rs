@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
+use super::index::TraceIndex;
 use super::judge::{ANY_PORT, Packet, Span, Test, judge};
 use super::{
     AddressBy, Assumption, Dropper, End, NamedRule, Protocol, Question, Step, Surroundings, Trace,
@@ -16,12 +17,12 @@ use crate::cluster::Cluster;
 use crate::domain::{Nic, NicKind};
 use crate::fault::fault_id;
 use crate::guest_network::guard::made_of;
-use crate::guest_network::metadata::{self, VmsByNic, holders, vms_by_nic};
+use crate::guest_network::metadata;
 use crate::guest_network::plan::VXLAN_PORT;
-use crate::guest_network::rules::{TakenRules, rules_fault, taken_rules};
-use crate::guest_network::{GuestNetwork, GuestNetworks, Vni, is_host_of_4};
+use crate::guest_network::rules::{TakenRules, rules_fault};
+use crate::guest_network::{GuestNetwork, Vni, is_host_of_4};
 use crate::link::{Mac, mac_text, parse_mac};
-use crate::network::{Direction, LeaseRecord};
+use crate::network::Direction;
 use crate::network_core::CoreNet;
 use crate::node::{DaemonState, NodeRecord};
 use crate::vm::{VmRecord, VmState};
@@ -35,6 +36,7 @@ const MOST_OPEN: usize = 20;
 /// Follows a packet and its answer; see [`trace`](super::trace).
 pub fn trace(
     cluster: &Cluster,
+    index: &TraceIndex,
     around: Surroundings<'_>,
     vm: &VmRecord,
     question: Question<'_>,
@@ -43,22 +45,8 @@ pub fn trace(
     if question.port.is_some() && !has_ports {
         return Err(TraceRefusal::PortWithoutProtocol);
     }
-    let networks = GuestNetworks::of(cluster).networks;
-    let managed: BTreeMap<Vni, &GuestNetwork> = networks
-        .iter()
-        .filter(|network| network.managed().is_some())
-        .map(|network| (network.vni, network))
-        .collect();
-    let world = World {
-        cluster,
-        around,
-        by_vni: networks.iter().map(|network| (network.vni, network)).collect(),
-        leases: managed.keys().map(|vni| (*vni, Leases::of(cluster, *vni))).collect(),
-        networks: &networks,
-        vms: vms_by_nic(cluster, &managed),
-        rules: taken_rules(cluster, &networks),
-        question,
-    };
+    let by_vni = index.networks.iter().map(|network| (network.vni, network)).collect();
+    let world = World { cluster, index, around, by_vni, question };
     let target = world.target(vm)?;
     let (nic, is_certain) = world.nic(vm, &target)?;
     let (from, to) = world.ends(vm, nic, target)?;
@@ -126,43 +114,11 @@ enum Who<'a> {
     Outside,
 }
 
-/// Leases of a network, to be looked up: guests may have thousands of interfaces.
-#[derive(Default)]
-struct Leases<'a> {
-    holders: BTreeMap<IpAddr, Mac>,
-    by_address: BTreeMap<IpAddr, Vec<&'a LeaseRecord>>,
-    by_mac: BTreeMap<Mac, Vec<(IpAddr, &'a LeaseRecord)>>,
-}
-
-impl<'a> Leases<'a> {
-    fn of(cluster: &'a Cluster, vni: Vni) -> Leases<'a> {
-        let record = cluster.networks.get(&vni.to_string());
-        let leases = record.map_or(&[][..], |record| &record.leases);
-        let mut all = Leases { holders: holders(leases), ..Leases::default() };
-        for lease in leases {
-            let Ok(address) = lease.address.parse() else { continue };
-            all.by_address.entry(address).or_default().push(lease);
-            if let Some(mac) = parse_mac(&lease.mac) {
-                all.by_mac.entry(mac).or_default().push((address, lease));
-            }
-        }
-        all
-    }
-
-    fn of_mac(&self, mac: Option<Mac>) -> &[(IpAddr, &'a LeaseRecord)] {
-        mac.and_then(|mac| self.by_mac.get(&mac)).map_or(&[], Vec::as_slice)
-    }
-}
-
 struct World<'a> {
     cluster: &'a Cluster,
+    index: &'a TraceIndex,
     around: Surroundings<'a>,
-    networks: &'a [GuestNetwork],
     by_vni: BTreeMap<Vni, &'a GuestNetwork>,
-    /// Leases of managed networks.
-    leases: BTreeMap<Vni, Leases<'a>>,
-    vms: VmsByNic<'a>,
-    rules: BTreeMap<Vni, [TakenRules<'a>; 2]>,
     question: Question<'a>,
 }
 
@@ -300,6 +256,15 @@ impl<'a> World<'a> {
         self.by_vni.get(&vni).copied()
     }
 
+    /// The VM that has an interface with this MAC address in a network; `None` for that if several
+    /// have one.
+    fn vm_of(&self, vni: Vni, mac: Mac) -> Option<Option<&'a VmRecord>> {
+        match self.index.vms.get(&(vni, mac))? {
+            Some(uuid) => Some(Some(&**self.cluster.vms.get(uuid)?)),
+            None => Some(None),
+        }
+    }
+
     fn guest(&self, vm: &'a VmRecord, nic: &'a Nic, is_ip4: bool) -> Guest<'a> {
         let plug = self.plug(nic);
         let net = match plug {
@@ -322,13 +287,13 @@ impl<'a> World<'a> {
         is_ip4: bool,
     ) -> Option<(Span, AddressBy)> {
         let mac = parse_mac(&nic.mac)?;
-        let leases = self.leases.get(&network.vni)?;
+        let leases = self.index.leases.get(&network.vni)?;
         let own = leases.of_mac(Some(mac)).iter();
         let own: Vec<_> = own.filter(|(address, _)| address.is_ipv4() == is_ip4).collect();
         let addresses: BTreeSet<IpAddr> = own.iter().map(|(address, _)| *address).collect();
         if let (Some(address), 1) = (addresses.first(), addresses.len()) {
             let holder = leases.holders.get(address);
-            let is_reserved = own.iter().any(|(_, lease)| lease.expiry.is_none());
+            let is_reserved = own.iter().any(|(_, lease)| lease.is_reserved);
             let by = if is_reserved { AddressBy::Reservation } else { AddressBy::Lease };
             return (holder == Some(&mac)).then_some((Span::one(*address), by));
         }
@@ -357,25 +322,25 @@ impl<'a> World<'a> {
         {
             return nobody("it is no host's".to_owned());
         }
-        let Some(leases) = self.leases.get(&vni) else { return nobody(String::new()) };
+        let Some(leases) = self.index.leases.get(&vni) else { return nobody(String::new()) };
         let own = leases.by_address.get(&address).map_or(&[][..], Vec::as_slice);
         if let Some(&mac) = leases.holders.get(&address) {
-            let is_reserved = own.iter().any(|lease| lease.expiry.is_none());
+            let is_reserved = own.iter().any(|lease| lease.is_reserved);
             let by = if is_reserved { AddressBy::Reservation } else { AddressBy::Lease };
-            return match self.vms.get(&(vni, mac)) {
+            return match self.vm_of(vni, mac) {
                 Some(Some(vm)) => self.guest_of(vm, vni, mac, address, by),
                 Some(None) => nobody(format!("several VMs have the MAC address {}", mac_text(mac))),
                 None => nobody(format!("DHCP has it for {}, which no VM has", mac_text(mac))),
             };
         }
-        if own.iter().any(|lease| lease.ip6.is_some() && lease.mac.is_empty()) {
+        if own.iter().any(|lease| lease.lacks_mac) {
             return nobody("DHCP has given it to a client of unknown MAC address".to_owned());
         }
         if !own.is_empty() {
             return nobody("DHCP has it for several MAC addresses".to_owned());
         }
         let mac = made_from(network, address);
-        let of_mac = mac.and_then(|mac| Some(((*self.vms.get(&(vni, mac))?)?, mac)));
+        let of_mac = mac.and_then(|mac| Some((self.vm_of(vni, mac)??, mac)));
         match of_mac {
             Some((vm, mac)) => self.guest_of(vm, vni, mac, address, AddressBy::Mac),
             None => nobody(String::new()),
@@ -402,7 +367,8 @@ impl<'a> World<'a> {
 
     /// The managed network that the addresses are of.
     fn network_of(&self, span: &Span) -> Option<&'a GuestNetwork> {
-        self.networks
+        self.index
+            .networks
             .iter()
             .find(|network| net_of(network, span.is_ip4()).is_some_and(|net| span.is_in(&net)))
     }

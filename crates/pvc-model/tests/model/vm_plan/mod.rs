@@ -13,7 +13,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use pvc_model::cluster::Cluster;
 use pvc_model::fence::FenceNote;
+use pvc_model::hold::{Held, Purpose, VolumeHold};
 use pvc_model::node::{DaemonNote, DaemonState, DomainState, NodeRecord};
+use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::vm::moving::{MoveNote, MovePhase};
 use pvc_model::vm::plan::{
     Answered, Condition, Finding, History, Plan, Planned, Seen, Step, View, WhyDestroy,

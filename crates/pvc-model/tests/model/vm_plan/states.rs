@@ -531,3 +531,30 @@ fn a_vm_without_record_and_guest_is_forgotten() {
     world.after(0);
     assert_eq!(world.histories, BTreeMap::new());
 }
+
+#[test]
+fn a_vm_whose_volume_is_held_waits_also_after_a_fence_and_its_guest_stays_as_it_is() {
+    let volume = VolumeId::parse("vms/a").unwrap();
+    let hold = |purpose| VolumeHold { volume: volume.clone(), purpose, by: "x".to_owned() };
+    let before = Purpose::RollBack(SnapshotName::new("before"));
+    for purpose in [before, Purpose::Fill { trashed: None }, Purpose::Other] {
+        let mut world = World::new(&["hv1", "hv2"]);
+        world.node("hv2").daemon_state = DaemonState::Fenced;
+        let uuid = world.put(VmRecord {
+            last_node: Some(NodeName::new("hv2")),
+            recorded_volumes: vec![volume.clone()],
+            ..vm(1, VmState::Start, Some("hv1"))
+        });
+        world.cluster.holds.insert(volume.clone(), Arc::new(hold(purpose.clone())));
+        let held = Held { volume: volume.clone(), purpose };
+        let plan = world.after(0);
+        assert_eq!((steps(&plan), findings(&plan)), (vec![], vec![Finding::VolumeHeld(held)]));
+        // A guest that is there was not started on it.
+        world.run(uuid);
+        assert_eq!((steps(&world.after(0)), findings(&world.after(1))), (vec![], vec![]));
+        world.guests.clear();
+        world.histories.clear();
+        world.cluster.holds.clear();
+        assert_eq!(steps(&world.after(2)), [Step::Start]);
+    }
+}

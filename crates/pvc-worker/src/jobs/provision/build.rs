@@ -147,8 +147,8 @@ impl Session<'_> {
     }
 
     /// The script, as far as it limits what is done to other VMs for it.
-    pub fn script(&self) -> Script<'_> {
-        Script { own: self.uuid(), mapped: &self.mapped }
+    pub fn script(&self) -> Script {
+        Script { own: self.uuid() }
     }
 
     /// Whether no VM is started where that would take more memory than its node has.

@@ -219,15 +219,15 @@ async fn make(
 }
 
 /// Whether the volume is of this job's own VM, which is being made and has no guest, so that only
-/// others can be in the way of what its script does to it.
+/// others can be in the way of what its script does to it: the script may have it mapped.
 async fn is_of_own_vm(session: &Session<'_>, volume: &VolumeId) -> Done<bool> {
-    let own = session.uuid();
+    let (own, job) = (session.uuid(), &session.context.job);
     let view = session.context.tools.store.fresh().await.map_err(ChangeError::Store)?;
     let vm = view.vms.get(&own).filter(|vm| vm.state == VmState::Provision);
     if !vm.is_some_and(|vm| vm.named_volumes().any(|named| named == volume)) {
         return Ok(false);
     }
-    storage::require_no_other_user(&view, volume, own).map_err(ChangeError::Refused)?;
+    storage::require_no_other_user(&view, volume, own, job).map_err(ChangeError::Refused)?;
     Ok(true)
 }
 
@@ -279,7 +279,7 @@ async fn rename(session: &Session<'_>, given: &Arguments<'_>) -> Done {
     }
     match is_of_own_vm(session, &volume).await? {
         true => {
-            let own = session.uuid();
+            let own = (session.uuid(), &session.context.job);
             storage::rename_own_volume(store, storage, &volume, &to, own).await?;
         }
         false => rename_volume(store, storage, &volume, &to, false).await?,

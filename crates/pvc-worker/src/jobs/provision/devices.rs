@@ -1,18 +1,20 @@
 //! Volumes that a script has as devices, which nobody else uses meanwhile.
 //!
-//! One that others may use is held, from before it is mapped until after it is unmapped: by the
-//! script, at the end of its process, or, if the worker dies, by whoever takes the job back. Until
-//! then no process writes it any more: the kernel ends a script with its worker.
+//! Each is held, from before it is mapped until after it is unmapped: by the script, or at the end
+//! of its process. If the worker dies, the kernel ends the script; what that had mapped the next
+//! worker of the node unmaps, and lets go of. Whoever takes the job back elsewhere waits for that,
+//! or until the node is proven dead: a worker that is only cut off goes on, and its script too.
 
 use pvc_model::cluster::Cluster;
+use pvc_model::job::JobId;
 use pvc_model::storage::VolumeId;
 use pvc_model::with_causes;
-use pvc_ops::storage::{self, StorageRefusal};
+use pvc_ops::storage::{self, StillMapped, StorageRefusal};
 
 use super::build::Session;
 use super::calls::{Arguments, Done, Failed, Refused};
 use super::{ProvisionError, Result, ScriptTools};
-use crate::context::{Context, Unwritten};
+use crate::context::{Context, Tools, Unwritten};
 
 /// Gives the script a volume as a device.
 pub(super) async fn map(session: &mut Session<'_>, given: &Arguments<'_>) -> Done {
@@ -23,8 +25,9 @@ pub(super) async fn map(session: &mut Session<'_>, given: &Arguments<'_>) -> Don
         // From here on it may be held.
         session.mapped.push(volume.clone());
     }
+    let job = (&context.job, &context.tools.node);
     let decide = |cluster: &Cluster| {
-        let changes = storage::hold_mapped(cluster, &volume, &context.job, own)?;
+        let changes = storage::hold_mapped(cluster, &volume, job, own)?;
         Ok::<_, StorageRefusal>((changes, ()))
     };
     let mapped = match context.change(decide).await {
@@ -68,18 +71,34 @@ pub(super) async fn end(
 ) -> Result<()> {
     unmap_here(context, tools, volume).await?;
     context.tools.store.fresh().await.map_err(Unwritten::Store)?;
-    let_go(context, volume).await
+    let_go(&context.tools, volume, &context.job, true).await
 }
 
 /// Does the same with all volumes that are held for the job.
+///
+/// # Errors
+/// While one may still be mapped by an earlier process of this node, or on another one.
 pub(super) async fn end_all(context: &Context) -> Result<()> {
-    let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
+    let tools = &context.tools;
+    let view = tools.store.fresh().await.map_err(Unwritten::Store)?;
     for volume in storage::mapped_by(&view, &context.job) {
-        unmap_here(context, context.tools.scripts.as_deref(), &volume).await?;
-        let_go(context, &volume).await?;
+        unmap_here(context, tools.scripts.as_deref(), &volume).await?;
+        let_go(tools, &volume, &context.job, tools.left_over.is_gone()).await?;
         context.log(format!("volume {volume} is let go of"));
     }
     Ok(())
+}
+
+/// Unmaps a volume that a job which this process does no more has mapped here, if it has, and lets
+/// go of it. Of earlier processes nothing is left.
+pub(super) async fn end_former(
+    (tools, scripts): (&Tools, &ScriptTools),
+    volume: &VolumeId,
+    job: &JobId,
+) -> Result<()> {
+    scripts.devices.unmap(volume, job).await.map_err(ProvisionError::from)?;
+    tools.store.fresh().await.map_err(Unwritten::Store)?;
+    let_go(tools, volume, job, true).await
 }
 
 /// Unmaps a volume that the job has mapped here, if it has.
@@ -96,11 +115,13 @@ pub(super) async fn unmap_here(
 }
 
 /// Lets go of a volume, if the view knows that it is held for the job. Also if another worker has
-/// that by now: what goes is the job's own.
-async fn let_go(context: &Context, volume: &VolumeId) -> Result<()> {
+/// that by now: what goes is the job's own. `is_ended` whether nothing of it is left on this node.
+async fn let_go(tools: &Tools, volume: &VolumeId, job: &JobId, is_ended: bool) -> Result<()> {
+    let here = is_ended.then_some(&tools.node);
     let decide = |cluster: &Cluster| {
-        let changes = storage::let_go_of_mapped(cluster, volume, &context.job);
-        Ok::<_, ProvisionError>((changes, ()))
+        let changes = storage::let_go_of_mapped(cluster, volume, job, here)?;
+        Ok::<_, StillMapped>((changes, ()))
     };
-    context.tools.store.change(decide).await.map_err(Unwritten::from)
+    let done = tools.store.change(decide).await;
+    done.map_err(|error| error.map_refused(ProvisionError::from).into())
 }

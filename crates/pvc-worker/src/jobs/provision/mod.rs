@@ -7,7 +7,8 @@
 //! The script keeps its state in its process, so the build is one step, and is taken back if its
 //! worker is lost. What it makes through calls is written down before it is made (`ledger`): the
 //! next worker takes back what there is of it, by identity, and nothing that is another's. Devices
-//! that a dead worker has mapped are unmapped by the next worker of the same node when it starts.
+//! that a dead worker has mapped are unmapped by the next worker of the same node when it starts,
+//! and until then their volumes are held, unless the node is proven dead.
 
 mod build;
 mod calls;
@@ -17,19 +18,21 @@ mod ledger;
 mod records;
 mod vms;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
+use pvc_model::job::JobId;
 use pvc_model::job::course::AfterLoss;
 use pvc_model::job::provision::Provision;
 use pvc_model::provisioner::{Catalog, Class};
 use pvc_model::vm::VmState;
 use pvc_model::with_causes;
 use pvc_ops::provision::ProvisionRefusal;
-use pvc_ops::storage::{StorageRefusal, require_no_other_user};
+use pvc_ops::storage::{self, StillMapped, StorageRefusal, require_no_other_user};
 use pvc_ops::vm::DefineRefusal;
 use pvc_ops::{Kind as RefusalKind, Refusal};
 use pvc_ports::{
@@ -42,7 +45,7 @@ use serde_json::{Map, Value};
 
 use self::ledger::{Made, MadeVolume, NotNoted};
 use super::new_vm::{Ending, Fact, of_storage, recorded, remove};
-use crate::context::{Context, Unwritten};
+use crate::context::{Context, Tools, Unwritten};
 use crate::kind::Kind;
 
 /// Profiles with all that they refer to, where the provisioner keeps them.
@@ -109,13 +112,39 @@ pub struct ScriptSettings {
 }
 
 impl ScriptTools {
-    /// Ends what workers of this node that are no more have left.
-    pub(crate) async fn end_left_over(&self) {
-        log_unmapped(self.devices.unmap_left_over().await);
+    /// Ends what workers of this node that are no more have left. Whether nothing of it is mapped
+    /// any more.
+    pub(crate) async fn end_left_over(&self) -> bool {
+        let unmapped = self.devices.unmap_left_over().await;
+        let is_gone = unmapped.iter().all(Unmapped::is_ok);
+        log_unmapped(unmapped);
         if let Err(error) = self.scripts.end_left_over().await {
             let error = with_causes(&error);
             tracing::warn!(error, "what earlier scripts have left could not be removed");
         }
+        is_gone
+    }
+
+    /// Lets go of what is held for scripts on this node that are of none of the `jobs` that this
+    /// process does: earlier ones have left it, or this one could not unmap it at the time. Whether
+    /// nothing stays held.
+    pub(crate) async fn let_go_of_former(&self, tools: &Tools, jobs: &BTreeSet<JobId>) -> bool {
+        let mut is_done = true;
+        let mapped = storage::mapped_on(&tools.store.view(), &tools.node);
+        for (volume, job) in mapped.into_iter().filter(|(_, job)| !jobs.contains(job)) {
+            match devices::end_former((tools, self), &volume, &job).await {
+                Ok(()) => {
+                    tracing::info!(%volume, %job, "a volume that a script had mapped is let go of");
+                }
+                Err(error) => {
+                    is_done = false;
+                    let error = with_causes(&error);
+                    tracing::warn!(%volume, %job, error, "a volume that a script had mapped \
+                                                          cannot be let go of; it is tried again");
+                }
+            }
+        }
+        is_done
     }
 
     /// Unmaps what scripts of this worker, which stops, have left mapped.
@@ -183,6 +212,8 @@ pub(crate) enum ProvisionError {
     Changed { vm: String },
     #[error(transparent)]
     Storage(#[from] StorageRefusal),
+    #[error(transparent)]
+    StillMapped(#[from] StillMapped),
 }
 
 impl Refusal for ProvisionError {
@@ -190,6 +221,7 @@ impl Refusal for ProvisionError {
         match self {
             ProvisionError::Refused(why) => why.kind(),
             ProvisionError::Storage(why) => why.kind(),
+            ProvisionError::StillMapped(why) => why.kind(),
             ProvisionError::Provisioner(ProvisionerError::Refused(why)) => why.kind(),
             ProvisionError::Provisioner(_)
             | ProvisionError::Device(_)
@@ -203,6 +235,7 @@ impl Refusal for ProvisionError {
         match self {
             ProvisionError::Refused(why) => why.hint(),
             ProvisionError::Storage(why) => why.hint(),
+            ProvisionError::StillMapped(why) => why.hint(),
             ProvisionError::Provisioner(why) => why.hint(),
             ProvisionError::Xml { source } => source.hint(),
             ProvisionError::TooLong { .. } => Some(
@@ -415,7 +448,8 @@ impl ProvisionVm {
         };
         if there.is_some() && there == volume.identity {
             let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
-            if let Err(why) = require_no_other_user(&view, &volume.name, self.uuid()) {
+            let (own, job) = (self.uuid(), &context.job);
+            if let Err(why) = require_no_other_user(&view, &volume.name, own, job) {
                 context.log(format!("volume {} stays: {why}", volume.name));
                 return Ok(());
             }

@@ -120,14 +120,15 @@ async fn no_guest_gets_a_volume_that_the_script_has_mapped_nor_is_its_own_vm_tou
     let world = World::new(Case::Provision).await;
     let map = |function: &str, name: &str| call(function, json!({"pool": "vms", "name": name}));
     let with_own = other_xml("other", OTHER).replace("other_sda", "new_sda");
-    let mapped = "is mapped by the script";
+    let mapped = "is being worked on by the script of task";
     let own = "is the one that this task makes";
     let calls = vec![
         (map("ceph.map_volume", "new_sda"), None),
         (map("ceph.map_volume", "web1_sdb"), None),
         (of_vm("vm.start_vm", "web1"), Some(mapped)),
         (of_vm("vm.remove_vm", "web1"), Some(mapped)),
-        (call("vm.define_vm", definition(&with_own)), Some(mapped)),
+        (call("vm.define_vm", definition(&with_own)), None),
+        (of_vm("vm.start_vm", "other"), Some(mapped)),
         (of_vm("vm.start_vm", "new"), Some(own)),
         (of_vm("vm.stop_vm", &NEW.to_string()), Some(own)),
         (of_vm("vm.undefine_vm", "new"), Some(own)),

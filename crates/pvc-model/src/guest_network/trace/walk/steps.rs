@@ -212,7 +212,7 @@ impl<'a> Walk<'_, 'a> {
         }
         // In IPv4 it has only what DHCP gives, of which several may be recorded.
         let mac = parse_mac(&from.nic.mac);
-        let leases = self.world.leases.get(&vni).map_or(&[][..], |leases| leases.of_mac(mac));
+        let leases = self.world.index.leases.get(&vni).map_or(&[][..], |leases| leases.of_mac(mac));
         let mut addresses = leases.iter().map(|(address, _)| *address);
         let made = made_address(network, from.nic);
         let is_of_other = net_of(network, from.span.is_ip4())
@@ -295,7 +295,7 @@ impl<'a> Walk<'_, 'a> {
         }
         self.note_address(guest, vni);
         if let Some(mac) = parse_mac(&guest.nic.mac)
-            && self.world.vms.get(&(vni, mac)) == Some(&None)
+            && matches!(self.world.vm_of(vni, mac), Some(None))
         {
             self.unknown(Unknown::OnlyMac { vm: shown(&guest.vm.name), mac: mac_text(mac) });
         }
@@ -420,7 +420,7 @@ impl<'a> Walk<'_, 'a> {
         let asks = |network: &GuestNetwork| {
             network.options.masquerade && (is_ip4 || net_of(network, false).is_some())
         };
-        !self.world.around.neighbours.is_empty() || self.world.networks.iter().any(asks)
+        !self.world.around.neighbours.is_empty() || self.world.index.networks.iter().any(asks)
     }
 
     /// Name of the way by which the primary reaches what is outside.
@@ -517,7 +517,7 @@ impl<'a> Walk<'_, 'a> {
         packet: &Packet,
         node: &NodeName,
     ) -> Result<(), End> {
-        let Some(both) = self.world.rules.get(&vni) else { return Ok(()) };
+        let Some(both) = self.world.index.rules.get(&vni) else { return Ok(()) };
         let taken = &both[usize::from(direction == Direction::Out)];
         let mut open = Vec::new();
         let mut decided = None;
@@ -575,13 +575,7 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// A rule that is not taken leaves it open which of the others are in force.
-    fn note_bad(
-        &mut self,
-        vni: Vni,
-        node: &NodeName,
-        direction: Direction,
-        taken: &TakenRules<'_>,
-    ) {
+    fn note_bad(&mut self, vni: Vni, node: &NodeName, direction: Direction, taken: &TakenRules) {
         if let Some((acl, why)) = &taken.bad {
             let (description, why) = (shown(&acl.description), shown(why));
             self.unknown(Unknown::Cut { vni, direction, description, why });
