@@ -117,10 +117,10 @@ impl Refusal for NodeRefusal {
                      is silent; if it lives, `pvc node flush {node}` moves its VMs away"
                 ))
             }
-            NodeRefusal::NotDead { .. } => {
-                Some("only who falls silent without having said that it stops is taken for dead"
-                    .to_owned())
-            }
+            NodeRefusal::NotDead { .. } => Some(
+                "only who falls silent without having said that it stops is taken for dead"
+                    .to_owned(),
+            ),
             NodeRefusal::Proven { node } => {
                 Some(format!("`pvc node info {node}` shows how, and what became of its VMs"))
             }
@@ -173,8 +173,8 @@ pub async fn set_coordinator_state(
         .await
 }
 
-/// Takes an operator's word that a node is off for the proof of its death, which nothing else may be
-/// able to give. What follows a fence follows.
+/// Takes an operator's word that a node is off for the proof of its death, which nothing else may
+/// be able to give. What follows a fence follows.
 ///
 /// # Errors
 /// Refused unless the node is `dead` and shows no sign of life.

@@ -8,14 +8,14 @@ use crate::outcome::Outcome;
 
 /// Say that a dead node is without power
 ///
-/// For a node that is `dead` and of which no BMC proves that it is off: there is none, it
-/// is broken, or the whole server is gone. Your word is the proof then: its VMs are
+/// For a node that is `dead` and of which no BMC proves that it is off: there is none,
+/// it is broken, or the whole server is gone. Your word is the proof then: its VMs are
 /// started elsewhere, as after a fence, and `pvc node info` shows who has said so.
 ///
-/// See for yourself that the server has no power, and that nobody can switch it on while
-/// its VMs are started elsewhere: pull its plugs. If it runs, each of its VMs runs twice,
-/// and two write to one disk. A node that is not `dead`, or shows a sign of life, is
-/// refused.
+/// See for yourself that the server has no power, and that nobody can switch it on
+/// while its VMs are started elsewhere: pull its plugs. If it runs, each of its VMs
+/// runs twice, and two write to one disk. A node that is not `dead`, or shows a sign of
+/// life, is refused.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

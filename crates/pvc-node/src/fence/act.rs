@@ -238,8 +238,8 @@ impl Actor {
         let message = format!(
             "node {node} is silent and could not be fenced: {why}. Its VMs stay down until it is \
              proven dead: it is \
-             tried again and again. Mend its BMC, bring the node back, or, if you have seen that it \
-             has no power, `pvc node confirm-off {node}`{role}"
+             tried again and again. Mend its BMC, bring the node back, or, if you have seen that \
+             it has no power, `pvc node confirm-off {node}`{role}"
         );
         self.shared.raise(&fault_id("FENCE_FAILED", node.as_str()), &message).await;
         Ended::NotCutOff

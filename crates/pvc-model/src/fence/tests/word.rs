@@ -92,7 +92,7 @@ fn a_node_that_was_said_to_be_off_is_recovered_and_left_off() {
         node.fence = Some(confirmed(node, "alice", 90));
     });
     let recover = Step::Recover { may_wait: true };
-    assert_eq!(fencer.after(1), [("hv3".into(), recover)], "as after any proof");
+    assert_eq!(fencer.after(1), [(NodeName::new("hv3"), recover)], "as after any proof");
     fencer.edit("hv3", |node| node.domain_state = DomainState::Flushed);
     fencer.after(1);
     assert!(fencer.plan().concerns.is_empty(), "nobody switches it on");
