@@ -476,6 +476,7 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
             directory: api.images.directory.clone(),
             least_free_bytes: api.images.least_free_mib.map(|mib| u64::from(mib) << 20),
         },
+        recover_after_fence: config.fencing.successful_fence == FenceAction::Migrate,
         refuse_memory_overcommit: api.refuse_memory_overcommit,
         removed_volumes_stay: removed_volumes_stay(config),
         core_networks: neighbours(config),

@@ -122,6 +122,8 @@ pub struct ApiSettings {
     pub storage_is_near: bool,
     /// Place for images while they are read or made.
     pub spool: Spool,
+    /// Whether the VMs of a node that is proven dead are started elsewhere, as on all nodes.
+    pub recover_after_fence: bool,
     /// Whether a start is refused that would take more memory than the VM's node has.
     pub refuse_memory_overcommit: bool,
     /// Time for which volumes that are removed are kept in the trash; none removes them at once.
@@ -155,6 +157,7 @@ impl ApiSettings {
             tls: None,
             storage_is_near: false,
             spool: Spool::default(),
+            recover_after_fence: true,
             refuse_memory_overcommit: false,
             removed_volumes_stay: Duration::from_secs(24 * 3600),
             core_networks: Vec::new(),

@@ -14,11 +14,12 @@
 //! - Nobody is suspected by a clock that is not the observer's own, nor for a time in which the
 //!   observer did not listen (I8).
 //! - Nothing is recovered without a proof of death (I3): a BMC that says the power is off, twice or
-//!   after it was told to cut it.
+//!   after it was told to cut it, or an operator who has seen it.
 
 mod cuts;
 mod rescue;
 mod sightings;
+mod word;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,6 +33,7 @@ pub use cuts::Cuts;
 pub(crate) use rescue::may_have;
 pub use rescue::{Rescue, Way, is_awaited, is_recovered, rescues, rescues_while, weighed_rescues};
 pub use sightings::Sightings;
+pub use word::{Doubt, Sign, confirmed, doubt};
 
 /// Chances of a suspected node to show that it lives before its power is cut, one interval each.
 pub const SAVING_THROWS: u32 = 6;

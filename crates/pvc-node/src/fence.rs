@@ -8,7 +8,8 @@
 //! have one order: the suspicion is recorded (`Suspect`); a few keepalive intervals are left to the
 //! node to show that it lives; its BMC is asked, or told to cut the power (`AskPower`, `CutPower`);
 //! that it is dead is recorded with the proof (`Prove`); the RBD locks of its VMs are broken, and
-//! each VM gets a new node (`Recover`); the power is switched on again (`PowerOn`).
+//! each VM gets a new node (`Recover`); the power is switched on again (`PowerOn`). Where no BMC
+//! can prove it an operator can (`pvc_ops::node::confirm_off`): a fencer goes on from there.
 //!
 //! Why a cut is safe, by the place where it falls. Nothing but the record of the node says how far
 //! a fence has come, so whoever gets the lock next goes on from there. A fencer that dies before

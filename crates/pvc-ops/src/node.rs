@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use pvc_model::fence::{self, Doubt, Sign};
 use pvc_model::flush::{Fate, fates};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
 use pvc_model::placement::Promises;
 use pvc_model::{NodeName, Uuid, cluster::Cluster};
-use pvc_store::{ChangeError, Changes, ConfigChange, Expect, NodeChange, Store};
+use pvc_store::{ChangeError, Changes, ConfigChange, Expect, NodeChange, Store, death};
 
 use crate::refusal::{Kind, NoNode, Refusal, find_node};
 
@@ -23,6 +24,21 @@ pub enum DomainRequest {
     Ready,
     /// Move its VMs away and take no more.
     Flush,
+}
+
+/// Word of an operator that a node is without power, or gone.
+#[derive(Debug, Clone)]
+pub struct OffWord {
+    /// Name of the node, as given.
+    pub node: String,
+    /// Operator who says so, as logs call them.
+    pub who: String,
+    /// Node whose API was told.
+    pub told: NodeName,
+    /// Whether the VMs of a node that is proven dead are started elsewhere.
+    pub recover: bool,
+    /// Seconds since the epoch.
+    pub now: i64,
 }
 
 /// Outcome of a request to a node.
@@ -53,6 +69,12 @@ pub enum NodeRefusal {
          its way"
     )]
     LegacyPeerIsBusy { node: NodeName, state: DomainState },
+    #[error("the daemon of node `{node}` is in state `{state}`, not `dead`")]
+    NotDead { node: NodeName, state: DaemonState },
+    #[error("node `{node}` is proven dead already")]
+    Proven { node: NodeName },
+    #[error("node `{node}` shows a sign of life: {sign}")]
+    Lives { node: NodeName, sign: Sign },
 }
 
 impl Refusal for NodeRefusal {
@@ -63,7 +85,10 @@ impl Refusal for NodeRefusal {
             NodeRefusal::NotRunning { .. }
             | NodeRefusal::NobodyElse { .. }
             | NodeRefusal::Fenced { .. }
-            | NodeRefusal::LegacyPeerIsBusy { .. } => Kind::Conflict,
+            | NodeRefusal::LegacyPeerIsBusy { .. }
+            | NodeRefusal::NotDead { .. }
+            | NodeRefusal::Proven { .. }
+            | NodeRefusal::Lives { .. } => Kind::Conflict,
         }
     }
 
@@ -86,6 +111,23 @@ impl Refusal for NodeRefusal {
                 let done = if *state == DomainState::Flush { "flushed" } else { "ready" };
                 Some(format!("wait until it is in domain state `{done}`, then ask again"))
             }
+            NodeRefusal::NotDead { node, state: DaemonState::Init | DaemonState::Run } => {
+                Some(format!(
+                    "wait until `pvc node info {node}` says `dead`: the others find out whether it \
+                     is silent; if it lives, `pvc node flush {node}` moves its VMs away"
+                ))
+            }
+            NodeRefusal::NotDead { .. } => Some(
+                "only who falls silent without having said that it stops is taken for dead"
+                    .to_owned(),
+            ),
+            NodeRefusal::Proven { node } => {
+                Some(format!("`pvc node info {node}` shows how, and what became of its VMs"))
+            }
+            NodeRefusal::Lives { node, .. } => Some(format!(
+                "look at `pvc node info {node}` again in some seconds; if it lives, `pvc node \
+                 flush {node}` moves its VMs away"
+            )),
         }
     }
 }
@@ -127,6 +169,36 @@ pub async fn set_coordinator_state(
             changes.config(ConfigChange::Primary(primary));
             changes.expect(Expect::NodeDaemon(name.clone()));
             Ok((changes, Requested::Yes))
+        })
+        .await
+}
+
+/// Takes an operator's word that a node is off for the proof of its death, which nothing else may
+/// be able to give. What follows a fence follows.
+///
+/// # Errors
+/// Refused unless the node is `dead` and shows no sign of life.
+pub async fn confirm_off(store: &Store, word: &OffWord) -> Result<(), ChangeError<NodeRefusal>> {
+    let seen = store.fresh().await?;
+    let is_announced = match seen.node(&word.node) {
+        Some(record) => store.announcement(&record.name).await?.is_some(),
+        None => false,
+    };
+    store
+        .change(|cluster| {
+            let record = find_node(cluster, &word.node)?;
+            let node = record.name.clone();
+            match fence::doubt(cluster, record, &word.told, is_announced) {
+                None => {}
+                Some(Doubt::NotDead) => {
+                    let state = record.daemon_state.clone();
+                    return Err(NodeRefusal::NotDead { node, state });
+                }
+                Some(Doubt::Proven) => return Err(NodeRefusal::Proven { node }),
+                Some(Doubt::Lives(sign)) => return Err(NodeRefusal::Lives { node, sign }),
+            }
+            let note = fence::confirmed(record, &word.who, word.now);
+            Ok((death(cluster, record, note, word.recover), ()))
         })
         .await
 }

@@ -242,6 +242,8 @@ pub enum Ask {
     ReadyAndWait(usize),
     Primary(usize),
     Secondary(usize),
+    /// Say that the host is off.
+    ConfirmOff(usize),
     Maintenance(bool),
 }
 
@@ -289,7 +291,8 @@ impl Ask {
             | Ask::FlushAndWait(host)
             | Ask::ReadyAndWait(host)
             | Ask::Primary(host)
-            | Ask::Secondary(host) => (vec![*host], Vec::new()),
+            | Ask::Secondary(host)
+            | Ask::ConfirmOff(host) => (vec![*host], Vec::new()),
             Ask::Storage(ask) => ask.about(),
             Ask::Network(ask) => (Vec::new(), ask.vms()),
             Ask::Maintenance(_) | Ask::Benchmark | Ask::CancelTask | Ask::NewVm(_) => {

@@ -174,6 +174,7 @@ pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> Option<LegacyAsk> {
         | Ask::NewVm(_)
         | Ask::Benchmark
         | Ask::CancelTask
+        | Ask::ConfirmOff(_)
         | Ask::Attach(_)
         | Ask::Detach(_)
         | Ask::Method { .. }

@@ -263,6 +263,7 @@ fn asked(ask: &Ask, names: &Names) -> Asked {
         Ask::ReadyAndWait(host) => duty(host, "ready").with("wait", "true"),
         Ask::Primary(host) => part(host, "primary"),
         Ask::Secondary(host) => part(host, "secondary"),
+        Ask::ConfirmOff(host) => Asked::post(format!("{}/confirm-off", node(host))),
         Ask::Maintenance(on) => Asked::post("status".to_owned()).with("state", on.to_string()),
     }
 }

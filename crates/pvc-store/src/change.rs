@@ -132,6 +132,8 @@ pub enum Change {
     },
     /// Says of the VM's move what others act upon.
     MoveNote(Uuid, MoveNote),
+    /// Says of the node's fence what goes with a change of its state.
+    FenceNote(NodeName, FenceNote),
     SubmitJob(JobSpec),
     JobProgress(JobId, JobProgress),
     CancelJob(JobId),
@@ -240,6 +242,7 @@ impl Change {
                 snapshot_usage::rename_snapshot(draft, volume, from, to);
             }
             Change::MoveNote(uuid, note) => move_note::put(draft, *uuid, note),
+            Change::FenceNote(name, note) => fence_note::put(draft, name.as_str(), note),
             Change::SubmitJob(spec) => job::submit(draft, spec),
             Change::JobProgress(id, progress) => job::put_progress(draft, id, progress),
             Change::CancelJob(id) => job::request_cancel(draft, id),

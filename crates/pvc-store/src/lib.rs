@@ -48,6 +48,7 @@ pub use change::{Change, Changes, Expect, Report};
 pub use claim::JobClaim;
 pub use error::{ChangeError, RestoreError, StoreError};
 pub use feed::{Event, EventFeed, EventKind};
+pub use fencing::{death, take_role};
 pub use local_time::local_time;
 pub use lock::LockGuard;
 pub use moving::{MoveLocks, RecordLock};

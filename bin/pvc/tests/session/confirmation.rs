@@ -24,6 +24,21 @@ fn nothing_is_removed_without_somebody_to_say_yes() {
 }
 
 #[test]
+fn whoever_says_that_a_node_is_off_is_told_what_a_mistake_costs() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let no = user.answering("n\n", &["-q", "node", "confirm-off", "hv3"]);
+    assert_eq!((code(&no), out(&no).as_str()), (0, "Aborted.\n"));
+    assert!(err(&no).contains("they run twice and destroy their disks"), "{no:?}");
+    assert!(err(&no).contains("Have you seen that node `hv3` is without power"), "{no:?}");
+    assert_eq!(code(&user.run(&["-q", "node", "confirm-off", "hv3"])), 1, "nobody says yes");
+    assert_eq!(changes(&stub), [""; 0], "nothing was asked of the server");
+    let yes = user.run(&["-q", "node", "confirm-off", "hv3", "-y"]);
+    assert_eq!((code(&yes), out(&yes).trim()), (0, "done"));
+    assert_eq!(changes(&stub), ["POST /node/hv3/confirm-off"]);
+}
+
+#[test]
 fn a_piped_no_is_a_no() {
     let stub = Stub::start(cluster);
     let user = User::of(&stub);

@@ -36,6 +36,7 @@ const LINES: &[(&str, &str)] = &[
     ("network sriov vf info", "none ens1v0"),
     ("network sriov vf set", "none ens1v0 --trust"),
     ("network trace", "none 10.0.0.1"),
+    ("node confirm-off", "none -y"),
     ("node flush", "none"),
     ("node info", "none"),
     ("node log", "none"),

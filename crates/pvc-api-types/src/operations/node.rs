@@ -85,6 +85,11 @@ operations! { "node":
         "Change nothing, and reply what a flush would do with each VM."
     }
 
+    /// Takes the caller's word for it that a node is without power, or gone: of a node that is
+    /// `dead` and whose BMC does not prove it. Its VMs are then started elsewhere. If it runs after
+    /// all, two guests write to one disk.
+    PostNodeNodeConfirmOff { POST "/node/{node}/confirm-off", Administrator, change }
+
     /// The end of a node's log.
     GetNodeNodeLog { GET "/node/{node}/log", Reader, read(Lines) -> NodeLog }
 }

@@ -2,14 +2,14 @@
 
 use pvc_api_types::operations::node::{
     Duty, GetNode, GetNodeNode, GetNodeNodeCoordinatorState, GetNodeNodeDaemonState,
-    GetNodeNodeDomainState, GetNodeNodeLog, NodeFilter, Part, PostNodeNodeCoordinatorState,
-    PostNodeNodeDomainState,
+    GetNodeNodeDomainState, GetNodeNodeLog, NodeFilter, Part, PostNodeNodeConfirmOff,
+    PostNodeNodeCoordinatorState, PostNodeNodeDomainState,
 };
 use pvc_api_types::{Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState, NodeLog};
 use pvc_model::cluster::Cluster;
 use pvc_model::node::NodeRecord;
 use pvc_model::{listed, shown};
-use pvc_ops::node::{self, Requested};
+use pvc_ops::node::{self, OffWord, Requested};
 use pvc_store::ChangeError;
 
 use crate::answer::Answer;
@@ -30,6 +30,7 @@ pub fn add(table: Table) -> Table {
         .add(post_node_node_coordinator_state)
         .add(get_node_node_domain_state)
         .add(post_node_node_domain_state)
+        .add(post_node_node_confirm_off)
         .add(get_node_node_log)
 }
 
@@ -160,6 +161,34 @@ async fn post_node_node_domain_state(
         Requested::UnderWay => format!("node `{name}` is {will_be} already{stays}"),
         Requested::Yes => format!("node `{name}` is {will_be}{stays}"),
     }))
+}
+
+/// Takes the caller's word, and logs whose it is: nothing else proves that the node is off.
+async fn post_node_node_confirm_off(
+    ask: Ask<PostNodeNodeConfirmOff>,
+) -> Result<Answer<PostNodeNodeConfirmOff>> {
+    let ([name], api) = (ask.at, ask.api);
+    let recover = api.settings().recover_after_fence;
+    let who = ask.caller.description.to_string();
+    if !ask.mode.is_dry() {
+        // Before: what becomes of it may stay unknown.
+        tracing::warn!(node = shown(&name), caller = who, "an operator says that a node is off");
+    }
+    let now = i64::try_from(api.clock().wall().as_secs()).unwrap_or(i64::MAX);
+    let told = api.settings().node.clone();
+    let word = OffWord { node: name.clone(), who, told, recover, now };
+    let confirm = |api: ApiState| async move { node::confirm_off(api.store(), &word).await };
+    if let Err(error) = api.carry_out(confirm).await {
+        if !ask.mode.is_dry() {
+            tracing::warn!(node = shown(&name), "the word that a node is off was not recorded");
+        }
+        return Err(error);
+    }
+    let follows = match recover {
+        true => "its VMs are started elsewhere",
+        false => "its VMs wait for it, because `successful_fence` is `none`",
+    };
+    Ok(ask.mode.done(format!("node `{name}` is recorded as off: {follows}")))
 }
 
 /// Number of VMs that a message names.

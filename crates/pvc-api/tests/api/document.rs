@@ -54,7 +54,7 @@ fn parameters(document: &Value, operation: &Value) -> BTreeSet<String> {
 }
 
 /// Operations that version 1.0.3 does not have.
-const NEW: [&str; 28] = [
+const NEW: [&str; 29] = [
     "DELETE /api/v1/storage/ceph/trash/{pool}/{id}",
     "DELETE /api/v1/tasks/{task_id}",
     "DELETE /api/v1/vm/{vm}/networks",
@@ -74,6 +74,7 @@ const NEW: [&str; 28] = [
     "GET /api/v1/vm/{vm}/vcpus",
     "GET /api/v1/vm/{vm}/volumes",
     "POST /api/v1/network/{vni}/confirm",
+    "POST /api/v1/node/{node}/confirm-off",
     "POST /api/v1/storage/ceph/trash/{pool}/{id}/restore",
     "POST /api/v1/storage/ceph/volume/{pool}/{volume}/flatten",
     "POST /api/v1/store/access",
@@ -258,12 +259,13 @@ fn the_openapi_document_is_up_to_date() {
 }
 
 /// Operations that reach the machines themselves, the records as a whole, or secrets.
-const OF_ADMINISTRATORS: [&str; 18] = [
+const OF_ADMINISTRATORS: [&str; 19] = [
     "DELETE /api/v1/provisioner/script/{script}",
     "DELETE /api/v1/storage/ceph/osd/{osdid}",
     "DELETE /api/v1/storage/ceph/pool/{pool}",
     "GET /api/v1/backup",
     "POST /api/v1/initialize",
+    "POST /api/v1/node/{node}/confirm-off",
     "POST /api/v1/provisioner/script",
     "POST /api/v1/provisioner/script/{script}",
     "POST /api/v1/restore",

@@ -1,5 +1,6 @@
 //! Nodes.
 
+mod confirm_off;
 mod flush;
 mod info;
 mod is_primary;
@@ -19,9 +20,10 @@ use crate::outcome::{Failure, Outcome};
 
 /// Look after the nodes
 ///
-/// Where a command takes a node, it means the machine it is typed on if none is given.
+/// Where a command can do without a node, it means the machine it is typed on.
 #[derive(Debug, Subcommand)]
 pub enum Node {
+    ConfirmOff(confirm_off::ConfirmOff),
     Flush(flush::Flush),
     Info(info::Info),
     IsPrimary(is_primary::IsPrimary),
@@ -35,6 +37,7 @@ pub enum Node {
 impl Node {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         match self {
+            Node::ConfirmOff(command) => command.run(pvc),
             Node::Flush(command) => command.run(pvc),
             Node::Info(command) => command.run(pvc),
             Node::IsPrimary(command) => command.run(pvc),

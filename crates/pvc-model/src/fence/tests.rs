@@ -3,6 +3,7 @@ mod elections;
 mod locks;
 mod recovery;
 mod suspicion;
+mod word;
 
 use std::sync::Arc;
 

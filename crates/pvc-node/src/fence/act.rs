@@ -9,13 +9,13 @@ use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::fault_id;
 use pvc_model::fence::{self, FenceNote, PowerAfter, Proof, Rescue, Step, Way, at_stamp};
-use pvc_model::node::{
-    CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole,
-};
+use pvc_model::node::{DaemonState, DomainState, NodeFigures, NodeRecord};
 use pvc_model::vm::locks::{Breaker, Kept, Verdict, may_break};
 use pvc_ports::{Bmc, StorageError};
 use pvc_role::{Superseded, caught};
-use pvc_store::{ChangeError, Changes, ConfigChange, Expect, LockGuard, NodeChange, Report};
+use pvc_store::{
+    Change, ChangeError, Changes, Expect, LockGuard, NodeChange, Report, death, take_role,
+};
 
 use super::place::{Freed, Locked, Recovery};
 use crate::shared::Shared;
@@ -150,13 +150,13 @@ impl Actor {
             if record.runs_our_daemon() {
                 take_role(cluster, record, &mut changes);
             }
+            changes.push(Change::FenceNote(node.clone(), self.begun(stamp)));
             Ok((changes, ()))
         };
-        if self.write(node, decide).await != Written::Yes(()) {
-            return Ended::Done; // decided anew at the next look
+        // Whatever else comes of it is decided anew at the next look.
+        if self.write(node, decide).await == Written::Yes(()) {
+            tracing::error!(%node, "the node is silent and is taken for dead");
         }
-        tracing::error!(%node, "the node is silent and is taken for dead");
-        self.note(node, self.begun(stamp)).await;
         Ended::Done
     }
 
@@ -208,12 +208,23 @@ impl Actor {
     }
 
     async fn not_cut_off(&self, record: &NodeRecord, why: &str) -> Ended {
-        let node = &record.name;
+        let (node, stamp) = (&record.name, record.keepalives);
+        // An operator may have said meanwhile that it is off, and the note has that then.
+        let decide = |cluster: &Cluster| {
+            let record = at_stamp(cluster, node, DaemonState::Dead, stamp).ok_or(Superseded)?;
+            let mut note = self.note_of(record);
+            note.failed_attempts += 1;
+            note.last_failure = why.to_owned();
+            let mut changes = Changes::new();
+            changes.expect(Expect::NodeDaemon(node.clone()));
+            changes.push(Change::FenceNote(node.clone(), note));
+            Ok((changes, ()))
+        };
+        let noted = self.shared.within(NOTE_DEADLINE, self.write(node, decide)).await;
+        if noted == Some(Written::Superseded) {
+            return Ended::Done;
+        }
         tracing::error!(%node, why, "the dead node could not be fenced; it is tried again");
-        let mut note = self.note_of(record);
-        note.failed_attempts += 1;
-        note.last_failure = why.to_owned();
-        self.note(node, note).await;
         let has_bmc = self.bmc(node).is_some();
         let has_role = self.shared.store.view().config.primary.as_ref() == Some(node);
         let message = fence_failed(node, why, has_bmc, has_role);
@@ -225,28 +236,16 @@ impl Actor {
         let node = &record.name;
         let decide = |cluster: &Cluster| {
             let record = at_stamp(cluster, node, DaemonState::Dead, stamp).ok_or(Superseded)?;
-            let mut changes = Changes::new();
-            changes.expect(Expect::NodeDaemon(node.clone()));
-            changes.node(node, NodeChange::Daemon(DaemonState::Fenced));
-            if recover {
-                changes.node(node, NodeChange::Domain(DomainState::FenceFlush));
-            }
-            take_role(cluster, record, &mut changes);
-            Ok((changes, ()))
+            let note = FenceNote {
+                proven_at: Some(self.wall()),
+                proof: proof.to_string(),
+                power: PowerAfter::Due,
+                ..self.note_of(record)
+            };
+            Ok((death(cluster, record, note, recover), ()))
         };
-        // First the note: what the record says must never be without its reason.
-        let before = self.note_of(record);
-        let note = FenceNote {
-            proven_at: Some(self.wall()),
-            proof: proof.to_string(),
-            power: PowerAfter::Due,
-            ..before.clone()
-        };
-        self.note(node, note).await;
-        match self.write(node, decide).await {
-            Written::Yes(()) => tracing::error!(%node, %proof, "the node is dead"),
-            Written::Superseded => self.note(node, before).await,
-            Written::No => {}
+        if self.write(node, decide).await == Written::Yes(()) {
+            tracing::error!(%node, %proof, "the node is dead");
         }
         Ended::Done
     }
@@ -520,11 +519,8 @@ pub(super) fn late(step: &Step) -> Ended {
 /// Fault of a node that could not be fenced: why, and what an operator can do about it.
 fn fence_failed(node: &NodeName, why: &str, has_bmc: bool, was_primary: bool) -> String {
     let (until, remedy) = match has_bmc {
-        true => (
-            "it is proven dead: it is tried again and again",
-            "Mend its BMC, or bring the node back",
-        ),
-        false => ("it is back: without a BMC nothing proves it dead", "Bring the node back"),
+        true => ("it is proven dead: it is tried again and again", "Mend its BMC, bring the node"),
+        false => ("it is back: without a BMC nothing proves it dead", "Bring the node"),
     };
     // A legacy peer has the addresses for as long as it has power: who takes them meanwhile is
     // for an operator.
@@ -537,19 +533,7 @@ fn fence_failed(node: &NodeName, why: &str, has_bmc: bool, was_primary: bool) ->
     };
     format!(
         "node {node} is silent and could not be fenced: {why}. Its VMs stay down until {until}. \
-         {remedy}{role}"
+         {remedy} back, or, if you have seen that it has no power, `pvc node confirm-off \
+         {node}`{role}"
     )
-}
-
-/// Takes the primary role from a dead node, so that another can have it.
-fn take_role(cluster: &Cluster, record: &NodeRecord, changes: &mut Changes) {
-    if record.role == NodeRole::Coordinator
-        && record.coordinator_state != CoordinatorState::Secondary
-    {
-        changes.node(&record.name, NodeChange::Coordinator(CoordinatorState::Secondary));
-    }
-    if cluster.config.primary.as_ref() == Some(&record.name) {
-        changes.expect(Expect::Primary);
-        changes.config(ConfigChange::Primary(None));
-    }
 }

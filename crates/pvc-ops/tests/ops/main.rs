@@ -38,7 +38,7 @@ use pvc_model::sriov::NoFunction;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{Selector, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
-use pvc_ops::node::{CoordinatorRequest, DomainRequest, NodeRefusal, Requested};
+use pvc_ops::node::{CoordinatorRequest, DomainRequest, NodeRefusal, OffWord, Requested};
 use pvc_ops::vm::{
     Define, DefineRefusal, HardwareAsk, HardwareChange, HardwareRefusal, Meta, MetaRefusal, Modify,
     Move, MoveRefusal, Movement, NewCard, NicRefusal, RemoveRefusal, RenameRefusal, SriovMode,

@@ -68,3 +68,70 @@ async fn the_primary_role_is_handed_on_only_to_somebody() {
         NodeRefusal::NotRunning { .. }
     ));
 }
+
+/// The word that `hv2` is off, told to the API of `hv1`.
+fn hv2_is_off() -> OffWord {
+    let (node, who, told) = ("hv2".to_owned(), "alice".to_owned(), "hv1".into());
+    OffWord { node, who, told, recover: true, now: 90 }
+}
+
+async fn becomes(world: &World, state: DaemonState) {
+    world.write(|changes| _ = changes.node(&"hv2".into(), NodeChange::Daemon(state.clone()))).await;
+}
+
+#[tokio::test]
+async fn only_a_dead_node_is_said_to_be_off() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    let word = hv2_is_off();
+    for state in [DaemonState::Init, DaemonState::Run, DaemonState::Shutdown, DaemonState::Stop] {
+        becomes(&world, state.clone()).await;
+        let refusal = refused(node::confirm_off(&world.store, &word).await);
+        assert!(matches!(refusal, NodeRefusal::NotDead { .. }), "{refusal}");
+        assert!(refusal.hint().is_some(), "{state}");
+        assert_eq!(world.store.view().nodes["hv2"].daemon_state, state);
+    }
+    becomes(&world, DaemonState::Fenced).await;
+    let refusal = refused(node::confirm_off(&world.store, &word).await);
+    assert!(matches!(refusal, NodeRefusal::Proven { .. }), "{refusal}");
+    let unknown = OffWord { node: "hv9".to_owned(), ..word };
+    let refusal = refused(node::confirm_off(&world.store, &unknown).await);
+    assert_eq!(refusal.kind(), Kind::NotFound);
+}
+
+#[tokio::test]
+async fn a_dead_node_with_a_session_is_not_said_to_be_off() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    becomes(&world, DaemonState::Dead).await;
+    let told_itself = OffWord { told: "hv2".into(), ..hv2_is_off() };
+    let refusal = refused(node::confirm_off(&world.store, &told_itself).await);
+    assert!(refusal.to_string().contains("the API that was asked runs on it"), "{refusal}");
+    world.announce_worker("hv2").await;
+    world.store.fresh().await.unwrap();
+    let refusal = refused(node::confirm_off(&world.store, &hv2_is_off()).await);
+    assert!(refusal.to_string().contains("its worker is connected"), "{refusal}");
+    world.store.announce_daemon(&"hv2".into(), "test").await.unwrap();
+    let refusal = refused(node::confirm_off(&world.store, &hv2_is_off()).await);
+    assert!(refusal.to_string().contains("its daemon is connected"), "{refusal}");
+    assert_eq!(world.store.view().nodes["hv2"].daemon_state, DaemonState::Dead);
+}
+
+#[tokio::test]
+async fn a_node_that_is_said_to_be_off_is_as_one_that_was_fenced() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    node::set_coordinator_state(&world.store, "hv2", CoordinatorRequest::Primary).await.unwrap();
+    becomes(&world, DaemonState::Dead).await;
+    let before = world.store.view();
+    node::confirm_off(&world.store.dry(), &hv2_is_off()).await.unwrap();
+    let after = world.store.fresh().await.unwrap();
+    assert_eq!(after.nodes, before.nodes, "a dry run writes nothing");
+    assert_eq!(after.config, before.config);
+    node::confirm_off(&world.store, &hv2_is_off()).await.unwrap();
+    let view = world.store.view();
+    let hv2 = &view.nodes["hv2"];
+    assert_eq!(hv2.daemon_state, DaemonState::Fenced);
+    assert_eq!(hv2.domain_state, DomainState::FenceFlush, "its VMs are given to others");
+    assert_eq!(view.config.primary, None, "another can have the role");
+    let fence = hv2.present_fence().expect("the record says why");
+    assert_eq!((fence.by.as_str(), fence.proven_at), ("alice", Some(90)));
+    assert!(fence.proof.contains("`alice`"), "{}", fence.proof);
+}

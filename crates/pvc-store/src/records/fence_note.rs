@@ -4,6 +4,7 @@
 use pvc_model::fence::{FenceNote, PowerAfter};
 use serde::{Deserialize, Serialize};
 
+use crate::draft::Draft;
 use crate::raw::Raw;
 use crate::reader::json;
 
@@ -16,6 +17,10 @@ pub(crate) fn path(node: &str) -> String {
 /// `None` if there is no such note, or none that can be read.
 pub(super) fn read(raw: &Raw, node: &str) -> Option<FenceNote> {
     json(raw, &path(node)).and_then(|text| note_from(&text))
+}
+
+pub(crate) fn put(draft: &mut Draft<'_>, node: &str, note: &FenceNote) {
+    draft.put_deep(path(node), text(note));
 }
 
 #[derive(Serialize, Deserialize)]

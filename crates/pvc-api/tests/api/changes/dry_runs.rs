@@ -102,7 +102,7 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_reported_without_a_ch
 }
 
 /// Each operation that can be tried, with what it takes to be carried out.
-const CHANGES: [(&str, &str, &str); 101] = [
+const CHANGES: [(&str, &str, &str); 102] = [
     ("POST", "/status", "state=true"),
     ("POST", "/initialize", "yes-i-really-mean-it=yes&overwrite=true"),
     ("POST", "/restore", "yes-i-really-mean-it=yes&cluster_data=@backup"),
@@ -114,6 +114,7 @@ const CHANGES: [(&str, &str, &str); 101] = [
     ("DELETE", "/tasks/{task_id}", ""),
     ("POST", "/node/{node}/coordinator-state", "state=primary"),
     ("POST", "/node/{node}/domain-state", "state=flush"),
+    ("POST", "/node/{node}/confirm-off", ""),
     ("POST", "/vm", "xml=@new"),
     ("POST", "/vm/{vm}", "xml=@new"),
     ("PUT", "/vm/{vm}", "xml=@web"),
@@ -246,6 +247,7 @@ async fn with_everything() -> (Api, [(&'static str, String); 2]) {
     let parts = PARTS.replace("small", "used");
     api.post(&format!("/provisioner/profile/small?{parts}")).await.ok();
     api.with_ova("box").await;
+    api.daemon_state("pvchv3", DaemonState::Dead).await;
     (api, [("{id}", trashed), ("{task_id}", task)])
 }
 
@@ -274,11 +276,12 @@ fn of_something(method: &str, template: &str, names: &[(&str, String)]) -> Strin
     };
     let is_made = is_post && (template.ends_with("{template}") || !template.contains("/template/"));
     let part = if is_made { "extra" } else { "small" };
+    let node = if template.ends_with("/confirm-off") { "pvchv3" } else { "pvchv1" };
     let own = names.iter().map(|(variable, name)| (*variable, name.as_str()));
     let names = own.chain([
         ("{vm}", vm),
         ("{vni}", vni),
-        ("{node}", "pvchv1"),
+        ("{node}", node),
         ("{fault_id}", "A_FAULT"),
         ("{pool}", pool),
         ("{volume}", volume),

@@ -137,7 +137,52 @@ async fn a_hypervisor_does_not_become_primary() {
     assert_eq!(api.store.view().config.primary, primary);
 }
 
+#[tokio::test]
+async fn a_dead_node_is_said_to_be_off_and_the_record_tells_by_whom() {
+    let api = with_vms(0).await;
+    let off = "/node/pvchv3/confirm-off";
+    assert_eq!(
+        api.post(off).await.refused(400),
+        "the daemon of node `pvchv3` is in state `run`, not `dead`"
+    );
+    api.daemon_state("pvchv3", DaemonState::Dead).await;
+    let dry = api.post(&format!("{off}?dry_run=true")).await.ok();
+    assert!(dry["message"].as_str().unwrap().starts_with("nothing was changed"), "{dry}");
+    assert_eq!(api.store.view().nodes["pvchv3"].daemon_state, DaemonState::Dead);
+    assert_eq!(
+        api.post(off).await.ok()["message"],
+        "node `pvchv3` is recorded as off: its VMs are started elsewhere"
+    );
+    let view = api.store.view();
+    let record = &view.nodes["pvchv3"];
+    assert_eq!(record.daemon_state, DaemonState::Fenced);
+    assert_eq!(record.domain_state, DomainState::FenceFlush);
+    let shown = api.get("/node/pvchv3").await.ok();
+    assert_eq!(shown[0]["fence"]["proof"], "an operator (`admin`) has confirmed that it is off");
+    assert_eq!(api.post(off).await.refused(400), "node `pvchv3` is proven dead already");
+    api.post("/node/nowhere/confirm-off").await.refused(404);
+}
+
+#[tokio::test]
+async fn the_vms_of_a_node_that_is_off_wait_where_a_fence_moves_none() {
+    let settings = ApiSettings { recover_after_fence: false, ..settings() };
+    let api = start(&Shape::with_vms(0).dump(), settings).await;
+    api.daemon_state("pvchv3", DaemonState::Dead).await;
+    let reply = api.post("/node/pvchv3/confirm-off").await.ok();
+    assert!(reply["message"].as_str().unwrap().contains("`successful_fence` is `none`"), "{reply}");
+    let record = api.store.view().nodes["pvchv3"].clone();
+    assert_eq!(record.daemon_state, DaemonState::Fenced);
+    assert_ne!(record.domain_state, DomainState::FenceFlush);
+}
+
 impl Api {
+    /// Plays what the record says of the node's daemon.
+    pub async fn daemon_state(&self, node: &str, state: DaemonState) {
+        self.write(&format!("/nodes/{node}/daemonstate"), state.as_str().to_owned()).await;
+        let is_so = |view: &pvc_model::cluster::Cluster| view.nodes[node].daemon_state == state;
+        self.eventually("the daemon's state is seen", is_so).await;
+    }
+
     /// Plays the node's domain state.
     async fn domain_state(&self, node: &str, state: &str) {
         self.write(&format!("/nodes/{node}/domainstate"), state.to_owned()).await;

@@ -172,7 +172,7 @@ async fn without_a_proof_nothing_is_started_and_it_is_tried_until_there_is_one()
         let eyes = three.eyes();
         let fault = eyes.until_fault("FENCE_FAILED_HV3").await;
         assert!(fault.contains("node hv3 is silent and could not be fenced"), "{fault}");
-        assert!(fault.ends_with("Mend its BMC, or bring the node back"), "{fault}");
+        assert!(fault.contains("Mend its BMC, bring the node back, or, "), "{fault}");
         eyes.pass(600).await;
         assert_eq!(three.runs_on(vm), Vec::<usize>::new(), "{manner:?}");
         assert_eq!(three.state("hv3").0, DaemonState::Dead);
@@ -193,9 +193,38 @@ async fn of_a_node_without_a_bmc_the_fault_names_none_that_could_be_mended() {
     three.lose(3, false).await;
     let fault = three.eyes().until_fault("FENCE_FAILED_HV3").await;
     assert!(fault.contains("could not be fenced: no BMC is configured for it"), "{fault}");
-    let end = "until it is back: without a BMC nothing proves it dead. Bring the node back";
+    let end = "until it is back: without a BMC nothing proves it dead. Bring the node back, or, if \
+               you have seen that it has no power, `pvc node confirm-off hv3`";
     assert!(fault.ends_with(end), "{fault}");
     assert_eq!(three.state("hv3").0, DaemonState::Dead);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_operator_says_is_off_is_recovered_and_not_switched_on() {
+    let mut three = Three::start(|world| {
+        if world.settings.name.as_str() == "hv3" {
+            world.settings.ipmi = None;
+        }
+    })
+    .await;
+    let vm = three.run_vm(1, 3).await;
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    let fault = eyes.until_fault("FENCE_FAILED_HV3").await;
+    assert!(fault.contains("`pvc node confirm-off hv3`"), "{fault}");
+    eyes.pass(300).await;
+    assert_eq!(three.runs_on(vm), Vec::<usize>::new());
+    let view = eyes.view();
+    let record = &view.nodes["hv3"];
+    let note = pvc_model::fence::confirmed(record, "alice", 90);
+    eyes.change(pvc_store::death(&view, record, note, true)).await;
+    eyes.until("its VM runs elsewhere", || !three.runs_on(vm).is_empty()).await;
+    let fault = eyes.until_fault("NODE_FENCED_HV3").await;
+    assert!(fault.contains("an operator (`alice`) has confirmed that it is off"), "{fault}");
+    let is_over = || three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed);
+    eyes.until("its recovery is over", is_over).await;
+    eyes.pass(60).await;
+    assert!(!eyes.power.is_really_on("bmc-hv3"), "nobody switches it on");
 }
 
 /// A fencer that has lost its upstream network would keep the fence lock, and try for ever.
