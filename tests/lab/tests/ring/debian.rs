@@ -30,8 +30,9 @@ fn a_debian_of_the_example_script_and_one_of_an_image_of_it_boot_from_ceph_with_
     let archive = lab.archive();
     nothing_is_left_of_an_earlier_time(&lab);
     a_network_is_made(&lab);
-    a_profile_is_made(&lab);
     let primary = lab.primary();
+    lab.until_database_leads_on(&primary);
+    a_profile_is_made(&lab);
     lab.has_plain_loop_devices(&primary);
     let create = format!("provisioner create deb1 debian -a deb_mirror={archive} --no-start");
     at_length(&lab, &create).says(&["deb1"]);
