@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_refused_in_its_midst_is_told_why() {
+    fn the_reason_of_a_refusal_in_the_midst_of_a_file_is_read() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let mut client = Client::connect(listener.local_addr().unwrap().port()).unwrap();
         let folder = tempfile::tempdir().unwrap();

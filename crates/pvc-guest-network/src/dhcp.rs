@@ -120,8 +120,8 @@ struct Missing {
     all: bool,
 }
 
-/// Things that a server was told of the VMs in its network: others are another server.
-struct Told {
+/// Facts about the VMs in its network that a server was started with: others are another server.
+struct Facts {
     division: Division,
     names: Names,
     since: Duration,
@@ -137,8 +137,8 @@ struct Cards<'a> {
 struct Servers {
     settings: DhcpSettings,
     wanted: Wanted,
-    /// Things that the servers that are wanted were told of VMs.
-    told: BTreeMap<Vni, Told>,
+    /// Facts that the servers that are wanted were started with.
+    facts: BTreeMap<Vni, Facts>,
     alarm: Alarm,
     missing: BTreeMap<Vni, Missing>,
     situation: Option<Situation>,
@@ -150,7 +150,7 @@ impl Servers {
         Servers {
             settings,
             wanted: Wanted::new(),
-            told: BTreeMap::new(),
+            facts: BTreeMap::new(),
             alarm: Alarm::after(GRACE),
             missing: BTreeMap::new(),
             situation: None,
@@ -225,7 +225,7 @@ impl Servers {
                 self.missing.insert(vni, Missing { since, gateways: absent, all });
             }
         }
-        self.told.retain(|vni, _| self.wanted.contains_key(&name(*vni)));
+        self.facts.retain(|vni, _| self.wanted.contains_key(&name(*vni)));
         waits
     }
 
@@ -241,19 +241,19 @@ impl Servers {
     ) -> Option<ProgramSpec> {
         let record = here.view.networks.get(&network.vni.to_string())?;
         let names = Names::of(cards.by_name, network, &record.leases);
-        if let (Some(former), Some(told)) = (former, self.told.get(&network.vni)) {
-            let is_same = spec(&self.settings, here, network, told).as_ref() == Some(&former);
-            let is_time = here.now.saturating_sub(told.since) >= NAMES;
-            let is_outdated = told.division.is_outdated(network, &record.leases, cards.all)
-                || (is_time && !told.names.cover(&names));
+        if let (Some(former), Some(facts)) = (former, self.facts.get(&network.vni)) {
+            let is_same = spec(&self.settings, here, network, facts).as_ref() == Some(&former);
+            let is_time = here.now.saturating_sub(facts.since) >= NAMES;
+            let is_outdated = facts.division.is_outdated(network, &record.leases, cards.all)
+                || (is_time && !facts.names.cover(&names));
             if is_same && !is_outdated {
                 return Some(former);
             }
         }
         let division = Division::of(network, &record.leases, cards.all);
-        let told = Told { division, names, since: here.now };
-        let spec = spec(&self.settings, here, network, &told);
-        self.told.insert(network.vni, told);
+        let facts = Facts { division, names, since: here.now };
+        let spec = spec(&self.settings, here, network, &facts);
+        self.facts.insert(network.vni, facts);
         spec
     }
 
@@ -304,14 +304,14 @@ fn spec(
     settings: &DhcpSettings,
     here: Here<'_>,
     network: &GuestNetwork,
-    told: &Told,
+    facts: &Facts,
 ) -> Option<ProgramSpec> {
     let record = here.view.networks.get(&network.vni.to_string())?;
     let conf = settings.directory.join(format!("{}.conf", network.vni));
     let place = Place {
         gateways: &here.gateways.iter().map(IpNet::addr).collect(),
-        division: &told.division,
-        names: &told.names,
+        division: &facts.division,
+        names: &facts.names,
         mtu: here.links.get(&network.vni.bridge()).map(|bridge| bridge.mtu),
         file: &conf.to_string_lossy(),
         script: &settings.executable,

@@ -33,8 +33,8 @@ pub struct OffWord {
     pub node: String,
     /// Operator who says so, as logs call them.
     pub who: String,
-    /// Node whose API was told.
-    pub told: NodeName,
+    /// Node whose API was asked.
+    pub asked: NodeName,
     /// Whether the VMs of a node that is proven dead are started elsewhere.
     pub recover: bool,
     /// Seconds since the epoch.
@@ -188,7 +188,7 @@ pub async fn confirm_off(store: &Store, word: &OffWord) -> Result<(), ChangeErro
         .change(|cluster| {
             let record = find_node(cluster, &word.node)?;
             let node = record.name.clone();
-            match fence::doubt(cluster, record, &word.told, is_announced) {
+            match fence::doubt(cluster, record, &word.asked, is_announced) {
                 None => {}
                 Some(Doubt::NotDead) => {
                     let state = record.daemon_state.clone();

@@ -24,7 +24,7 @@ fn nothing_is_removed_without_somebody_to_say_yes() {
 }
 
 #[test]
-fn whoever_says_that_a_node_is_off_is_told_what_a_mistake_costs() {
+fn the_question_whether_a_node_is_off_says_what_a_mistake_costs() {
     let stub = Stub::start(cluster);
     let user = User::of(&stub);
     let no = user.answering("n\n", &["-q", "node", "confirm-off", "hv3"]);

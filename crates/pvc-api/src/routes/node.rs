@@ -175,8 +175,8 @@ async fn post_node_node_confirm_off(
         tracing::warn!(node = shown(&name), caller = who, "an operator says that a node is off");
     }
     let now = i64::try_from(api.clock().wall().as_secs()).unwrap_or(i64::MAX);
-    let told = api.settings().node.clone();
-    let word = OffWord { node: name.clone(), who, told, recover, now };
+    let asked = api.settings().node.clone();
+    let word = OffWord { node: name.clone(), who, asked, recover, now };
     let confirm = |api: ApiState| async move { node::confirm_off(api.store(), &word).await };
     if let Err(error) = api.carry_out(confirm).await {
         if !ask.mode.is_dry() {

@@ -459,11 +459,11 @@ fn a_guest_gets_neither_the_name_of_another_vm_nor_one_that_is_nobodys() {
             given.collect()
         };
         let changes = vec![Change::DefineVm(Box::new(vm_with_card()))];
-        let is_told = || {
+        let is_passed = || {
             let names = names();
             names.len() == 7 && names.get(&101) == Some(&Some("hello".to_owned()))
         };
-        serve_with(&directory, record(), changes, "all of it is told", is_told).await;
+        serve_with(&directory, record(), changes, "all of it is told", is_passed).await;
         guest.join().unwrap();
         let expected = [
             (101, Some("hello")),

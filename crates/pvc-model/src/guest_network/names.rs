@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_told_who_may_have_a_name_whatever_stands_behind_its_first_part() {
+    fn a_server_knows_who_may_have_a_name_whatever_stands_behind_its_first_part() {
         assert_eq!(
             names().lines(),
             "dhcp-name-match=set:name1,db1\n\
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_were_taken_before_are_neither_told_to_a_server_nor_published() {
+    fn names_that_were_taken_before_are_neither_passed_to_a_server_nor_published() {
         let leases = [
             lease(OTHER, "10.20.7.2", "db1", Some("9")),
             lease(OTHER, "10.20.7.3", "WPAD", Some("9")),
@@ -191,8 +191,8 @@ mod tests {
             lease(OWN, "10.20.7.6", "kept", None),
         ];
         let names = names();
-        let told = names.allowed(&leases).into_iter().map(|lease| lease.hostname);
-        assert_eq!(told.collect::<Vec<_>>(), ["", "", "hello", "db1", "kept"]);
+        let passed = names.allowed(&leases).into_iter().map(|lease| lease.hostname);
+        assert_eq!(passed.collect::<Vec<_>>(), ["", "", "hello", "db1", "kept"]);
         let host = |(name, address): (&str, &str)| HostAddress {
             name: format!("{name}.net7.example"),
             address: address.parse().unwrap(),

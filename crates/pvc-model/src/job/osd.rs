@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_was_given_up_is_told_by_its_failure() {
+    fn the_failure_of_a_job_says_that_it_was_given_up() {
         let mut job = begun(JobWork::RemoveOsd { osd: OsdId(1), force: false }, "");
         let node = NodeRecord { daemon_state: DaemonState::Fenced, ..records::node("hv1") };
         let nodes = [(NodeName::new("hv1"), Arc::new(node))].into();

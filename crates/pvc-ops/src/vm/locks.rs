@@ -114,7 +114,8 @@ fn request(cluster: &Cluster, vm: &str, submitter: &str) -> Result<JobRequest, F
 }
 
 /// Refuses the locks of a VM whose node is `dead`, and not fenced: silence is no proof of death
-/// (I3), and nobody sees whether its guest writes. The node `here`, which asks, sees its own guests.
+/// (I3), and nobody sees whether its guest writes. The node `here`, which asks, sees its own
+/// guests.
 ///
 /// # Errors
 /// That it is so.

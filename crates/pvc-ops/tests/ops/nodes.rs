@@ -69,10 +69,10 @@ async fn the_primary_role_is_handed_on_only_to_somebody() {
     ));
 }
 
-/// The word that `hv2` is off, told to the API of `hv1`.
+/// Word that `hv2` is off, for the API of `hv1`.
 fn hv2_is_off() -> OffWord {
-    let (node, who, told) = ("hv2".to_owned(), "alice".to_owned(), "hv1".into());
-    OffWord { node, who, told, recover: true, now: 90 }
+    let (node, who, asked) = ("hv2".to_owned(), "alice".to_owned(), "hv1".into());
+    OffWord { node, who, asked, recover: true, now: 90 }
 }
 
 async fn becomes(world: &World, state: DaemonState) {
@@ -102,8 +102,8 @@ async fn only_a_dead_node_is_said_to_be_off() {
 async fn a_dead_node_with_a_session_is_not_said_to_be_off() {
     let world = World::with_nodes(&["hv1", "hv2"]).await;
     becomes(&world, DaemonState::Dead).await;
-    let told_itself = OffWord { told: "hv2".into(), ..hv2_is_off() };
-    let refusal = refused(node::confirm_off(&world.store, &told_itself).await);
+    let of_itself = OffWord { asked: "hv2".into(), ..hv2_is_off() };
+    let refusal = refused(node::confirm_off(&world.store, &of_itself).await);
     assert!(refusal.to_string().contains("the API that was asked runs on it"), "{refusal}");
     world.announce_worker("hv2").await;
     world.store.fresh().await.unwrap();

@@ -591,7 +591,8 @@ async fn a_vm_whose_volume_a_script_has_mapped_is_not_started_until_it_is_unmapp
     world.start_web1().await.expect("nobody has its volume");
 }
 
-/// They were the only mapped ones that nothing was held of, and anybody could start their VM.
+/// The volumes of a VM in the making were the only mapped ones without a hold, and anybody could
+/// start it.
 #[tokio::test(start_paused = true)]
 async fn a_vm_in_the_making_is_not_started_under_its_script_nor_are_its_volumes_touched() {
     use pvc_model::request::StateRequest;
@@ -701,7 +702,8 @@ async fn what_a_script_has_mapped_elsewhere_is_held_until_its_node_is_back_or_pr
     }
 }
 
-/// As of a task of a tree that was replaced, or one that could not be unmapped in its time.
+/// The hold may be of a task of a tree that was replaced, or one that could not be unmapped in its
+/// time.
 #[tokio::test(start_paused = true)]
 async fn what_is_held_for_a_script_that_no_process_of_the_node_runs_is_let_go_of() {
     let world = World::new(Case::Provision).await;
