@@ -195,9 +195,11 @@ impl Pvc {
 
 /// Returns what the client needs to reach a connection's server.
 pub fn options(connection: &Connection) -> Options {
+    let (connection, given) = (connection.clone().nearest(), text("PVC_API_KEY"));
     Options {
-        base: connection.clone().nearest().base(),
-        api_key: text("PVC_API_KEY").or_else(|| connection.api_key.clone()),
+        base: connection.base(),
+        gate: connection.gate().filter(|_| given.is_none()),
+        api_key: given.or(connection.api_key),
         user_agent: concat!("pvc-client-cli/", env!("CARGO_PKG_VERSION")).to_owned(),
         verify: connection.verify,
         advice: connection.advice.map(str::to_owned),

@@ -1,6 +1,7 @@
 //! Client of one server.
 
-use std::io::Read;
+use std::io::{self, Read};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use pvc_api_types::{Message, TaskRef};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::http::header::AGE;
+use ureq::http::request::Builder;
 use ureq::http::{HeaderValue, Request, Response, StatusCode};
 use ureq::{Agent, Body};
 
@@ -31,6 +33,9 @@ const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(200);
 /// No answer of the API comes near this; whatever does is not the API.
 const LARGEST_BODY: u64 = 1 << 30;
+
+/// Check before each request; its error is the reason why the server is not asked.
+pub type Gate = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
 
 /// Address of the API and how to speak to it.
 #[derive(Clone)]
@@ -55,6 +60,8 @@ pub struct Options {
     /// Called at the first answer that is as the server last saw the cluster, whose store it
     /// cannot reach, with the time since then, if the server says it.
     pub stale: Option<fn(Option<Duration>)>,
+    /// Called before each request: a server may become another while somebody waits.
+    pub gate: Option<Gate>,
 }
 
 /// Request and what came back, for an observer.
@@ -377,7 +384,7 @@ impl Client {
     }
 
     /// The failure that the end of a stream in its midst is.
-    pub(crate) fn broken(&self, source: std::io::Error) -> Error {
+    pub(crate) fn broken(&self, source: io::Error) -> Error {
         Error::Lost { base: self.options.base.clone(), source: source.into(), changing: false }
     }
 
@@ -451,11 +458,7 @@ impl Client {
         form: Option<String>,
         limits: Limits,
     ) -> Result<Response<Body>, Error> {
-        let mut request = Request::builder().method(method.as_str()).uri(uri);
-        if let Some(key) = &self.options.api_key {
-            let value = HeaderValue::from_str(key).map_err(|_| unsendable_key())?;
-            request = request.header("X-Api-Key", value);
-        }
+        let request = self.asked(method, uri)?;
         let response = match form {
             Some(form) => request
                 .header("Content-Type", "application/x-www-form-urlencoded")
@@ -470,6 +473,25 @@ impl Client {
         let response = response.map_err(|error| self.failed(error, limits))?;
         self.note_stale(&response);
         Ok(response)
+    }
+
+    /// A request with the key, if the server may be asked.
+    pub(crate) fn asked(&self, method: Method, uri: &str) -> Result<Builder, Error> {
+        if let Some(gate) = &self.options.gate {
+            gate().map_err(|source| Error::Unreachable {
+                base: self.options.base.clone(),
+                advice: self.options.advice.clone(),
+                source: source.into(),
+            })?;
+        }
+        let asked = Request::builder().method(method.as_str()).uri(uri);
+        Ok(match &self.options.api_key {
+            Some(key) => {
+                let value = HeaderValue::from_str(key).map_err(|_| unsendable_key())?;
+                asked.header("X-Api-Key", value)
+            }
+            None => asked,
+        })
     }
 
     /// Tells the caller, once, of an answer that is marked as stale. What failed says why itself.
@@ -537,7 +559,7 @@ impl Client {
     }
 }
 
-pub(crate) fn unsendable_key() -> Error {
+fn unsendable_key() -> Error {
     Error::Unauthorised {
         message: "the API key holds a character that cannot be sent, such as a line break"
             .to_owned(),
@@ -574,9 +596,9 @@ fn was_sent(error: &ureq::Error) -> bool {
         ureq::Error::Protocol(_) => true,
         ureq::Error::Io(error) => matches!(
             error.kind(),
-            std::io::ErrorKind::UnexpectedEof
-                | std::io::ErrorKind::ConnectionReset
-                | std::io::ErrorKind::BrokenPipe
+            io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::BrokenPipe
         ),
         _ => false,
     }
@@ -648,7 +670,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    pub fn read(mut response: Response<Body>) -> Result<Self, std::io::Error> {
+    pub fn read(mut response: Response<Body>) -> Result<Self, io::Error> {
         let headers = response
             .headers()
             .iter()

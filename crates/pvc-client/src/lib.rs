@@ -22,7 +22,7 @@ mod tls;
 mod transfer;
 mod unhurried;
 
-pub use client::{Client, Exchange, Options, Submitted, Waiting};
+pub use client::{Client, Exchange, Gate, Options, Submitted, Waiting};
 pub use error::{Error, Kind};
 pub use payload::Payload;
 pub use transfer::{Begin, Pace};

@@ -7,11 +7,10 @@ use pvc_api_types::operation::{Method, OctetStream, Operation};
 use serde::de::DeserializeOwned;
 use ureq::Body;
 use ureq::http::header::TRANSFER_ENCODING;
-use ureq::http::request::Builder;
-use ureq::http::{HeaderValue, Request, Response, StatusCode};
+use ureq::http::{Response, StatusCode};
 
 use crate::answered::{self, Answered};
-use crate::client::{Answer, CONNECT, Client, Late, Limits, WORK, request, unsendable_key};
+use crate::client::{Answer, CONNECT, Client, Late, Limits, WORK, request};
 use crate::error::Error;
 use crate::payload::Payload;
 use crate::unhurried;
@@ -144,18 +143,6 @@ impl Client {
         Ok((Whole { from: response.into_body().into_reader(), left: size, silence }, size))
     }
 
-    /// A request with the key.
-    fn asked(&self, method: Method, uri: &str) -> Result<Builder, Error> {
-        let asked = Request::builder().method(method.as_str()).uri(uri);
-        Ok(match &self.options.api_key {
-            Some(key) => {
-                let value = HeaderValue::from_str(key).map_err(|_| unsendable_key())?;
-                asked.header("X-Api-Key", value)
-            }
-            None => asked,
-        })
-    }
-
     /// Time without a byte of a file after which it is given up.
     fn silence(&self) -> Duration {
         self.longest_pause(Pace::Steady)
@@ -242,6 +229,7 @@ mod tests {
                 dry_run: false,
                 observer: None,
                 stale: None,
+                gate: None,
             })
         };
         assert_eq!(client(None).longest_pause(Pace::Steady), SILENCE);

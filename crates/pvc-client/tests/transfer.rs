@@ -81,6 +81,7 @@ fn client(base: String, timeout: Option<Duration>) -> Client {
         dry_run: false,
         observer: None,
         stale: None,
+        gate: None,
     })
 }
 

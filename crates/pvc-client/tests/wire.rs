@@ -14,7 +14,7 @@ use pvc_api_types::operations::vm::{
     StateChange, StateWord, VmFilter,
 };
 use pvc_api_types::param::Flag;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pvc_api_types::Vm;
@@ -36,6 +36,7 @@ fn options(base: String) -> Options {
         dry_run: false,
         observer: None,
         stale: None,
+        gate: None,
     }
 }
 
@@ -354,6 +355,17 @@ fn a_key_that_cannot_be_sent_is_not_called_unreachable() {
     assert_eq!(error.kind(), Kind::Unauthorised);
     assert!(error.to_string().contains("cannot be sent") && stub.lines().is_empty(), "{error}");
     assert!(!error.to_string().contains("secret"));
+}
+
+#[test]
+fn a_server_that_must_not_be_asked_gets_neither_key_nor_request() {
+    let stub = Stub::start(|_, _| ok("{}"));
+    let gate: pvc_client::Gate = Arc::new(|| Err(std::io::Error::other("another user's")));
+    let client = Client::new(Options { gate: Some(gate), ..options(stub.base()) });
+    let error = client.read_soon(GetStatus).unwrap_err();
+    assert_eq!(error.kind(), Kind::Unreachable);
+    assert!(client.change(PostStatus, [], &MaintenanceRequest { state: Maintenance::On }).is_err());
+    assert!(stub.lines().is_empty(), "{:?}", stub.lines());
 }
 
 #[test]

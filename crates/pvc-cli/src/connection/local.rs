@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use pvc_config::Api;
 
+use super::own::Users;
 use super::store::Connection;
 use crate::outcome::{Failure, plain_io};
 
@@ -49,13 +50,13 @@ pub fn read(name: &str, file: &Path) -> Result<Connection, Failure> {
         Failure::failed(format!("no connection: `{}` cannot be used: {first}", file.display()))
             .hint("`pvcnoded --check-config FILE` shows every mistake in it")
     })?;
-    serves(name, &file.display().to_string(), &api, CONFIGURED)
+    serves(name, Some(file), &api, CONFIGURED)
 }
 
 /// The connection to a standalone daemon that runs without a configuration.
 pub fn standalone(name: &str) -> Result<Connection, Failure> {
     let config = pvc_config::Config::standalone(&standalone_state(), "standalone");
-    serves(name, "pvc-standalone", &config.api, STANDALONE)
+    serves(name, None, &config.api, STANDALONE)
 }
 
 /// Directory in which a standalone daemon keeps what it knows.
@@ -67,7 +68,7 @@ pub fn standalone_state() -> PathBuf {
 
 fn serves(
     name: &str,
-    description: &str,
+    file: Option<&Path>,
     api: &Api,
     advice: &'static str,
 ) -> Result<Connection, Failure> {
@@ -79,14 +80,15 @@ fn serves(
     };
     Ok(Connection {
         name: name.to_owned(),
-        description: description.to_owned(),
+        description: file
+            .map_or_else(|| "pvc-standalone".to_owned(), |file| file.display().to_string()),
         host: address.ip().to_string(),
         port: address.port(),
         scheme: if api.tls.is_some() { "https" } else { "http" }.to_owned(),
         api_key,
         verify: false,
         advice: Some(advice),
-        is_own: true,
+        own: Some(Users::of(api.token_file.as_deref().or(file))),
     })
 }
 
@@ -116,7 +118,7 @@ mod tests {
     fn a_standalone_daemon_without_configuration_is_on_loopback_with_the_token_that_it_made() {
         let state = tempfile::tempdir().unwrap();
         let config = pvc_config::Config::standalone(state.path(), "standalone");
-        let connection = || serves("local", "pvc-standalone", &config.api, STANDALONE).unwrap();
+        let connection = || serves("local", None, &config.api, STANDALONE).unwrap();
         assert_eq!(connection().base().as_str(), "http://127.0.0.1:7370/api/v1");
         assert_eq!(connection().api_key, None, "it has not run yet");
         std::fs::write(state.path().join("api-token"), "0123456789abcdef\n").unwrap();

@@ -6,13 +6,15 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use pvc_client::Gate;
 use pvc_config::LocateError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::local;
-use super::own;
+use super::own::Users;
 use super::place::{self, NoPlace};
 use crate::outcome::{Failure, plain_io};
 use crate::output::json;
@@ -35,8 +37,9 @@ pub struct Connection {
     pub verify: bool,
     /// Advice if nobody answers, where more is known than the general.
     pub advice: Option<&'static str>,
-    /// Whether it is this machine's own API, which listens on the loopback as well.
-    pub is_own: bool,
+    /// Users whose program is taken for its daemon, if it is this machine's own API, which listens
+    /// on the loopback as well.
+    pub own: Option<Users>,
 }
 
 impl Connection {
@@ -57,10 +60,18 @@ impl Connection {
     /// a floating address is nowhere; else at its address.
     pub fn nearest(self) -> Connection {
         let is_elsewhere = self.host.parse().is_ok_and(|ip: IpAddr| !ip.is_loopback());
-        if self.is_own && is_elsewhere && own::listens_on_loopback(self.port) {
+        let listen_here = |users: &Users| users.listen_on_loopback(self.port);
+        if is_elsewhere && self.own.as_ref().is_some_and(listen_here) {
             return Connection { host: "127.0.0.1".to_owned(), ..self };
         }
         self
+    }
+
+    /// Check before each request that the token of this machine's daemon goes to nobody else.
+    pub fn gate(&self) -> Option<Gate> {
+        let at: IpAddr = self.host.parse().ok()?;
+        let (users, port) = (self.own.clone().filter(|_| self.api_key.is_some())?, self.port);
+        Some(Arc::new(move || users.check(at, port)))
     }
 }
 
@@ -128,7 +139,7 @@ impl Entry {
             api_key: text("api_key").filter(|key| !key.is_empty()).map(str::to_owned),
             verify: verification_wanted(),
             advice: None,
-            is_own: false,
+            own: None,
         })
     }
 }
@@ -343,6 +354,20 @@ mod tests {
         let (_directory, store) = store(Some(r#"{"c": {"port": 80}}"#));
         let failure = store.entry("c").unwrap().resolve("c").unwrap_err();
         assert!(failure.message.contains("no host") && failure.hint.is_some());
+    }
+
+    #[test]
+    fn the_daemons_token_goes_to_no_program_of_another_user_and_a_stored_one_where_it_says() {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let stored = Entry::remote("N/A", "127.0.0.1", port, "http", Some("secret"));
+        let stored = stored.resolve("x").unwrap();
+        assert!(stored.gate().is_none());
+        let of = |users| Connection { own: Some(users), ..stored.clone() };
+        of(Users::of(None)).gate().unwrap()().unwrap();
+        let problem = of(Users(Vec::new())).gate().unwrap()().unwrap_err();
+        assert!(problem.to_string().ends_with("is not given the token"), "{problem}");
+        assert!(Connection { api_key: None, ..of(Users(Vec::new())) }.gate().is_none());
     }
 
     #[test]
