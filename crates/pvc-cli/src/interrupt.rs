@@ -9,6 +9,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::Duration;
@@ -87,9 +88,9 @@ pub fn last_words(stream: Stream, text: String) -> Meanwhile {
     Meanwhile(())
 }
 
-/// Makes a file that must not exist. Meanwhile Ctrl-C and the other [signals that end a
-/// program](ENDS) remove it before they do: a read from a connection does not return because of
-/// them.
+/// Makes a file that must not exist, its owner's alone. Meanwhile Ctrl-C and the other [signals that
+/// end a program](ENDS) remove it before they do: a read from a connection does not return because
+/// of them.
 ///
 /// # Errors
 /// The file cannot be made.
@@ -97,7 +98,8 @@ pub fn unfinished(path: &Path) -> io::Result<(File, Meanwhile)> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     let ends: SigSet = ENDS.into_iter().collect();
     let before = ends.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
-    let made = File::create_new(path).map(|file| {
+    let made = File::options().write(true).create_new(true).mode(0o600).open(path);
+    let made = made.map(|file| {
         // Never freed: a handler may read it at any moment, and a command has one.
         UNFINISHED.store(Box::into_raw(Box::new(name)), Ordering::Release);
         for signal in ENDS {

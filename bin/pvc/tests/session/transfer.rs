@@ -114,6 +114,7 @@ fn a_download_replaces_no_file_unless_that_is_forced() {
     let checksum = "6105d6cc76af400325e94d588ce511be5bfdbb73b437dc51eca43917d7a43e3d";
     assert!(out(&saved).ends_with(&format!("5 bytes, SHA-256 {checksum}\n")), "{saved:?}");
     assert_eq!(fs::read(&file).unwrap(), b"image");
+    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600, "it holds what a guest keeps");
     let asked = stub.lines().len();
     let refused = user.run(&words(&line));
     assert_eq!(code(&refused), 1);

@@ -1,6 +1,6 @@
-use std::fs::{File, FileType, OpenOptions};
+use std::fs::{File, FileType, Metadata, OpenOptions, Permissions};
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -236,6 +236,10 @@ impl Download {
             Ok(())
         })?;
         let file = file.into_inner().map_err(|error| self.unwritable(error.error()))?;
+        if self.force {
+            let replaced = std::fs::metadata(target).ok();
+            replaced.map_or(Ok(()), |it| take_mode(&file, &it)).map_err(unwritable)?;
+        }
         file.set_len(bytes).and_then(|()| file.sync_all()).map_err(unwritable)?;
         let named = match self.force {
             true => std::fs::rename(part, target),
@@ -246,6 +250,15 @@ impl Download {
             _ => self.unwritable(&error),
         })
     }
+}
+
+/// Lets those read and write a file who may read and write the one that it replaces. Where the
+/// group cannot be the same, no group may.
+fn take_mode(file: &File, replaced: &Metadata) -> io::Result<()> {
+    let is_same_group = file.metadata()?.gid() == replaced.gid()
+        || std::os::unix::fs::fchown(file, None, Some(replaced.gid())).is_ok();
+    let mode = replaced.mode() & if is_same_group { 0o666 } else { 0o606 };
+    file.set_permissions(Permissions::from_mode(mode))
 }
 
 /// A way to give a file a name that another may have got meanwhile: that one stays.
@@ -328,6 +341,21 @@ mod tests {
 
     fn unsupported(_: &Path, _: &Path) -> io::Result<()> {
         Err(io::Error::from_raw_os_error(libc::EPERM))
+    }
+
+    #[test]
+    fn an_image_is_its_owners_alone_unless_it_replaces_a_file_that_others_may_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let (part, file) = (folder.path().join("disk.part"), folder.path().join("disk"));
+        let (made, _meanwhile) = interrupt::unfinished(&part).unwrap();
+        let mode = || made.metadata().unwrap().mode() & 0o7777;
+        assert_eq!(mode(), 0o600, "whatever the umask is");
+        fs::write(&file, "old").unwrap();
+        for (of, becomes) in [(0o640, 0o640), (0o600, 0o600), (0o4755, 0o644), (0o444, 0o444)] {
+            fs::set_permissions(&file, Permissions::from_mode(of)).unwrap();
+            take_mode(&made, &fs::metadata(&file).unwrap()).unwrap();
+            assert_eq!(mode(), becomes, "{of:o}");
+        }
     }
 
     #[test]
