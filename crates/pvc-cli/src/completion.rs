@@ -341,10 +341,17 @@ fn candidates(names: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
     names.filter_map(candidate).collect()
 }
 
-/// A candidate for the shell. `None` for a name with control characters: there the shell would end
-/// it, and a terminal would obey them.
+/// Characters that are themselves in every shell, wherever they stand in a word, beside letters and
+/// digits.
+const PLAIN: &str = "._-:/@+,=%";
+
+/// A candidate for the shell. `None` for a name that is not [`PLAIN`]: Bash puts it into the line
+/// unquoted, so that it would be many words or a command, and a terminal would obey it; and for one
+/// that would be an option there.
 fn candidate(name: String) -> Option<CompletionCandidate> {
-    (!name.contains(char::is_control)).then(|| CompletionCandidate::new(name))
+    let is_plain = |letter: char| letter.is_alphanumeric() || PLAIN.contains(letter);
+    let is_name = !name.starts_with('-') && name.chars().all(is_plain);
+    is_name.then(|| CompletionCandidate::new(name))
 }
 
 /// The same with what is said of it, of which shells show one line.
@@ -389,12 +396,15 @@ mod tests {
     }
 
     #[test]
-    fn no_control_character_of_a_server_reaches_the_shell() {
-        let hostile = ["we\nb", "we\x0bb", "\x1b[2Jweb", "we\u{9b}2Jb", "web\x7f"];
-        let names = ["web1"].into_iter().chain(hostile).chain(["wéb 2"]).map(str::to_owned);
+    fn nothing_of_a_server_reaches_the_shell_that_a_shell_or_a_terminal_would_obey() {
+        let obeyed = ["we\nb", "we\x0bb", "\x1b[2Jweb", "we\u{9b}2Jb", "web\x7f"];
+        let words = ["a;b", "$(x)", "`x`", "${x}", "a b", "*", "~x", "a'b", "a\"b", "a\\b", "a|b"];
+        let signs = ["a&b", "a<b", "a>b", "a?", "[a]", "{a,b}", "!a", "#a", "^a", "--force", "-y"];
+        let plain = ["web1", "wéb2", "vms/web1_sda@2026-11-29T21:54:01+00:00", "a.b,c=d%e"];
+        let names = plain.into_iter().chain(obeyed).chain(words).chain(signs).map(str::to_owned);
         let offered = candidates(names);
         let offered: Vec<_> = offered.iter().map(|it| it.get_value().to_string_lossy()).collect();
-        assert_eq!(offered, ["web1", "wéb 2"]);
+        assert_eq!(offered, plain);
         assert!(described("we\tb".to_owned(), "a fault").is_none());
         let fault = described("NODE_FLUSH".to_owned(), "hv1\x1b]52;c;eA==\x07\nsecond").unwrap();
         let text = fault.get_help().map(ToString::to_string);
