@@ -613,6 +613,8 @@ fn hurry(config: ureq::config::Config, within: Duration) -> ureq::config::Config
     Agent::config_builder()
         .timeout_global(Some(within))
         .http_status_as_error(false)
+        .max_redirects(config.max_redirects())
+        .max_redirects_will_error(config.max_redirects_will_error())
         .user_agent(config.user_agent().clone())
         .tls_config(config.tls_config().clone())
         .proxy(config.proxy().cloned())

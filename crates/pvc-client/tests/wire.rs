@@ -369,6 +369,20 @@ fn a_server_that_must_not_be_asked_gets_neither_key_nor_request() {
 }
 
 #[test]
+fn a_server_that_points_elsewhere_does_not_have_the_key_taken_there() {
+    let elsewhere = Stub::start(|_, _| ok("{}"));
+    let location = format!("Location: {}/status\r\n", elsewhere.base());
+    let stub = Stub::start(move |_, _| status(302, "").with_headers(&location));
+    let hurried = Client::hurried(options(stub.base()), Duration::from_secs(20));
+    for client in [client(stub.base()), hurried] {
+        let error = client.read_soon(GetStatus).unwrap_err();
+        assert_eq!(error.kind(), Kind::BadAnswer, "{error}");
+    }
+    assert_eq!(stub.lines().len(), 2);
+    assert!(elsewhere.lines().is_empty(), "{:?}", elsewhere.received());
+}
+
+#[test]
 fn a_closed_port_is_unreachable_and_says_so() {
     let free = format!("127.0.0.1:{}", pvc_contracts::tcp_port::free_port());
     let error = client(format!("http://{free}/api/v1")).read_soon(GetStatus).unwrap_err();
