@@ -9,6 +9,7 @@ use pvc_model::job::course::{Course, Failure};
 use pvc_model::job::osd::given_up;
 use pvc_model::job::{Job, JobId, JobProgress, JobSpec, JobState, JobWork, Steps};
 use pvc_model::node::DaemonState;
+use pvc_model::role::Role;
 use pvc_ports::{Clock, Random};
 use pvc_store::{Change, ChangeError, Changes, Expect, Store};
 
@@ -216,12 +217,13 @@ fn trouble(store: &Store, job: &JobId) -> Option<String> {
 /// Asks a job to stop. One that nobody does yet ends at once; one at work when its worker has come
 /// to a place where it can, and has taken back what there is to take back. Asking twice is fine.
 ///
-/// One about an OSD whose node is fenced ends as failed, where it stands: its worker may never be
-/// there again.
+/// One about an OSD whose node is fenced ends as failed, where it stands, if an administrator asks,
+/// who alone may make, replace and remove OSDs: its worker may never be there again.
 pub async fn cancel(
     store: &Store,
     clock: &dyn Clock,
     job: &str,
+    by: Role,
 ) -> Result<JobId, ChangeError<JobRefusal>> {
     store
         .change(|cluster| {
@@ -241,7 +243,7 @@ pub async fn cancel(
                     let ended = found.progress.clone().ended(JobState::Cancelled, status, now);
                     changes.push(Change::JobProgress(id.clone(), ended));
                 }
-                JobState::Running => {
+                JobState::Running if by >= Role::Administrator => {
                     if let Some(failure) = given_up(cluster, found) {
                         let ended = failed(&found.progress, failure, clock.wall().as_secs());
                         changes.push(Change::JobProgress(id.clone(), ended));

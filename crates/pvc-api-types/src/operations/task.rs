@@ -26,6 +26,7 @@ operations! { "tasks":
 
     /// Asks a task to stop. One that waits ends at once, one at work at its next step, an upload or
     /// a download between two pieces, a copy or a flattening of a volume where it is. Other changes
-    /// of the storage cannot be cancelled.
+    /// of the storage cannot be cancelled. One about an OSD whose node is fenced ends at once, as
+    /// failed, if an administrator asks.
     DeleteTasksTaskId { DELETE "/tasks/{task_id}", Operator, change }
 }

@@ -38,9 +38,9 @@ async fn get_tasks_task_id_log(ask: Ask<GetTasksTaskIdLog>) -> Result<Answer<Get
 }
 
 async fn delete_tasks_task_id(ask: Ask<DeleteTasksTaskId>) -> Result<Answer<DeleteTasksTaskId>> {
-    let [id] = ask.at;
+    let ([id], role) = (ask.at, ask.caller.role);
     let cancel = |api: ApiState| async move {
-        pvc_ops::job::cancel(api.store(), api.clock().as_ref(), &id).await
+        pvc_ops::job::cancel(api.store(), api.clock().as_ref(), &id, role).await
     };
     let id = ask.api.carry_out(cancel).await?;
     Ok(ask.mode.done(format!("task `{id}` was asked to stop")))

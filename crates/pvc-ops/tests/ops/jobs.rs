@@ -2,6 +2,7 @@
 
 use pvc_model::job::JobId;
 use pvc_model::osd::OsdId;
+use pvc_model::role::Role;
 use pvc_model::storage::OsdRecord;
 use pvc_ops::osd::{OsdRefusal, Submission};
 
@@ -20,10 +21,11 @@ async fn jobs_are_recorded_for_the_node_of_the_vm_and_can_be_cancelled() {
     let recorded = store.view().jobs[&spec.id].spec.clone();
     let vm = JobVm { name: "web1".into(), uuid: Some(UUID) };
     assert_eq!(recorded.work, JobWork::FlushLocks { vm });
-    job::cancel(store, clock, spec.id.as_str()).await.unwrap();
-    job::cancel(store, clock, spec.id.as_str()).await.unwrap();
+    job::cancel(store, clock, spec.id.as_str(), Role::Administrator).await.unwrap();
+    job::cancel(store, clock, spec.id.as_str(), Role::Administrator).await.unwrap();
     assert!(store.view().jobs[&spec.id].cancel_requested);
-    assert_eq!(refused(job::cancel(store, clock, "nonsense").await).kind(), Kind::NotFound);
+    let nonsense = refused(job::cancel(store, clock, "nonsense", Role::Administrator).await);
+    assert_eq!(nonsense.kind(), Kind::NotFound);
 
     let attach = async |xml: &str| {
         let (vm, xml, submitter) = ("web1".to_owned(), xml.to_owned(), "tests".to_owned());
@@ -100,7 +102,7 @@ async fn a_task_about_an_osd_of_a_fenced_node_is_ended_by_its_cancellation_and_t
         })
         .await;
     let progress = || store.view().jobs[&spec.id].progress.clone();
-    job::cancel(store, clock, spec.id.as_str()).await.unwrap();
+    job::cancel(store, clock, spec.id.as_str(), Role::Administrator).await.unwrap();
     assert_eq!(progress().state, JobState::Running, "its worker is to take it back");
 
     world
@@ -110,7 +112,9 @@ async fn a_task_about_an_osd_of_a_fenced_node_is_ended_by_its_cancellation_and_t
     let asked = Submission { store, clock, random, storage: None, submitter: "tests" };
     let busy = refused(asked.remove("1", true).await);
     assert!(matches!(busy, OsdRefusal::Busy { .. }), "{busy}");
-    job::cancel(store, clock, spec.id.as_str()).await.unwrap();
+    job::cancel(store, clock, spec.id.as_str(), Role::Operator).await.unwrap();
+    assert_eq!(progress().state, JobState::Running, "an operator may not end it half way");
+    job::cancel(store, clock, spec.id.as_str(), Role::Administrator).await.unwrap();
     let ended = progress();
     assert_eq!(ended.state, JobState::Failed);
     assert!(ended.status.contains("its node `hv1` was fenced"), "{}", ended.status);

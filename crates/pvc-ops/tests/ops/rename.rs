@@ -1,5 +1,6 @@
 //! VMs are renamed, and their volumes with them or not at all.
 
+use pvc_model::role::Role;
 use pvc_ops::job::Unfinished;
 
 use super::*;
@@ -57,7 +58,8 @@ async fn a_vm_that_is_being_renamed_is_not_started_removed_or_renamed() {
     refused(vm::remove(&world.store, world.clock.as_ref(), Some(world.volumes()), "web1").await);
     assert!(matches!(refused(world.rename("web1", "other").await), RenameRefusal::BeingRenamed(_)));
     // Nobody has begun it: it ends at once.
-    job::cancel(&world.store, world.clock.as_ref(), job.spec.id.as_str()).await.unwrap();
+    let (id, by) = (job.spec.id.as_str(), Role::Operator);
+    job::cancel(&world.store, world.clock.as_ref(), id, by).await.unwrap();
     vm::set_state(&world.store, "web1", ask).await.unwrap();
 }
 

@@ -137,7 +137,8 @@ async fn what_is_measured_or_on_its_way_is_not_removed_under_that() {
         };
         let removed = storage::remove_volume(store, volumes, &volume, DAY, true).await;
         assert!(removed.unwrap_err().to_string().contains("is at work"), "{work:?}");
-        job::cancel(store, clock, spec.id.as_str()).await.unwrap();
+        let by = pvc_model::role::Role::Operator;
+        job::cancel(store, clock, spec.id.as_str(), by).await.unwrap();
     }
     assert_eq!(removed_pool(store, volumes).await, (1, 0));
 }
