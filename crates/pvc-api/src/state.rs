@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pvc_api_types::{ClusterStatus, TrashedVolume};
+use pvc_api_types::{Benchmark, ClusterStatus, TrashedVolume};
 use pvc_model::cluster::Cluster;
 use pvc_model::storage::PoolName;
 use pvc_model::{NodeName, Uuid};
@@ -33,6 +33,14 @@ use crate::under_way::Readers;
 
 /// Number of logs that are read from the store at once: each may be half a megabyte.
 const LOGS_AT_ONCE: usize = 4;
+
+/// Number of definitions of VMs that are judged at once for who may read: each may be as large as a
+/// request may be.
+const CHECKS_AT_ONCE: usize = 8;
+
+/// Number of times that the benchmarks of PVC 1.0.3 are read at once: each takes megabytes, and a
+/// connection to the provisioner's database, of which there are four.
+const FORMER_AT_ONCE: usize = 1;
 
 /// Access to the records, and the passwords that nodes have proven to know.
 type Protected = (Protection, BTreeMap<NodeName, KnownPassword>);
@@ -72,10 +80,12 @@ struct Shared {
     trash_lists: Questions<Option<PoolName>, Vec<TrashedVolume>>,
     logs: Questions<Logged, String>,
     protections: Questions<(), Protected>,
+    former_benchmarks: Questions<Option<String>, Vec<Benchmark>>,
     waits: Arc<Semaphore>,
     streams: Arc<Slots>,
     uploads: Arc<Slots>,
     downloads: Arc<Slots>,
+    checks: Arc<Slots>,
     traces: Traces,
     readers: Arc<Readers>,
     images: pvc_images::Places,
@@ -107,10 +117,12 @@ impl ApiState {
             trash_lists: Questions::unlimited(),
             logs: Questions::at_once(LOGS_AT_ONCE),
             protections: Questions::at_once(1),
+            former_benchmarks: Questions::at_once(FORMER_AT_ONCE),
             waits: Arc::new(Semaphore::new(settings.limits.waits)),
             streams: Slots::new(settings.limits.streams),
             uploads: Slots::new(settings.limits.transfers),
             downloads: Slots::new(settings.limits.transfers),
+            checks: Slots::new(CHECKS_AT_ONCE),
             traces: Traces::default(),
             readers: Arc::default(),
             images: pvc_images::Places::default(),
@@ -284,6 +296,16 @@ impl ApiState {
 
     pub(crate) fn downloads(&self) -> &Arc<Slots> {
         &self.shared.downloads
+    }
+
+    /// Slots for judging definitions of VMs.
+    pub fn checks(&self) -> &Arc<Slots> {
+        &self.shared.checks
+    }
+
+    /// Benchmarks that PVC 1.0.3 has recorded, by their name or all.
+    pub(crate) fn former_benchmarks(&self) -> &Questions<Option<String>, Vec<Benchmark>> {
+        &self.shared.former_benchmarks
     }
 
     pub(crate) fn traces(&self) -> &Traces {

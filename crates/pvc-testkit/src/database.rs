@@ -9,6 +9,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 struct Faults {
+    /// Number of transactions that were asked for.
+    begun: u32,
     dead: bool,
     silent: bool,
     conflicts: u32,
@@ -39,6 +41,11 @@ pub struct FlakyDatabase {
 impl FlakyDatabase {
     pub fn new(inner: Arc<dyn Database>) -> Self {
         FlakyDatabase { inner, faults: Arc::default() }
+    }
+
+    /// Number of transactions that were asked for.
+    pub fn begun(&self) -> u32 {
+        self.with(|faults| faults.begun)
     }
 
     /// While set, nobody answers, also in the middle of a transaction.
@@ -154,6 +161,7 @@ impl Database for FlakyDatabase {
     }
 
     async fn begin(&self) -> Result<Box<dyn Transaction>, DatabaseError> {
+        self.with(|faults| faults.begun += 1);
         self.answers().await?;
         self.do_what_is_late().await?;
         let inner = self.inner.begin().await?;

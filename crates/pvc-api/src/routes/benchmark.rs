@@ -1,5 +1,6 @@
 //! Benchmarks of the storage.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -31,8 +32,8 @@ async fn get_storage_ceph_benchmark(
         |record: &&BenchmarkRecord| wanted.as_ref().is_none_or(|name| record.name == *name);
     let records = shown(&cluster).into_iter().map(AsRef::as_ref).filter(is_wanted);
     let mut found: Vec<Benchmark> = records.map(view::benchmark::benchmark).collect();
-    match former(&ask.api, wanted.as_deref()).await {
-        Ok(former) => found.extend(former),
+    match former(&ask.api, wanted.clone()).await {
+        Ok(former) => found.extend(former.iter().cloned()),
         Err(error) if found.is_empty() => return Err(error),
         Err(error) => tracing::debug!(?error, "benchmarks of PVC 1.0.3 are left out"),
     }
@@ -45,16 +46,21 @@ async fn get_storage_ceph_benchmark(
     }
 }
 
-/// The benchmarks that PVC 1.0.3 has recorded in the database, where there is one.
-async fn former(api: &ApiState, name: Option<&str>) -> Result<Vec<Benchmark>> {
-    let Ok(provisioner) = api.provisioner() else { return Ok(Vec::new()) };
-    let answer = tokio::time::timeout(FORMER_WITHIN, provisioner.former_benchmarks(name)).await;
-    let records = match answer {
-        Ok(records) => records.map_err(not_provisioned)?,
-        Err(_) => return Err(late(FORMER_WITHIN, "")),
+/// The benchmarks that PVC 1.0.3 has recorded in the database, where there is one; read once for
+/// all who ask for the same.
+async fn former(api: &ApiState, name: Option<String>) -> Result<Arc<Vec<Benchmark>>> {
+    let Ok(provisioner) = api.provisioner().cloned() else { return Ok(Arc::default()) };
+    let wanted = name.clone();
+    let read = async move {
+        let records = provisioner.former_benchmarks(wanted.as_deref()).await;
+        let records = records.map_err(not_provisioned)?;
+        let shown = move || records.into_iter().map(view::benchmark::former_benchmark).collect();
+        let shown = tokio::task::spawn_blocking(shown).await;
+        Ok::<Vec<Benchmark>, ApiError>(shown.expect("reading a text does not panic"))
     };
-    let shown = move || records.into_iter().map(view::benchmark::former_benchmark).collect();
-    Ok(tokio::task::spawn_blocking(shown).await.expect("reading a text does not panic"))
+    let answer = api.former_benchmarks().answered(api.clock().clone(), name, read);
+    let answer = tokio::time::timeout(FORMER_WITHIN, answer).await;
+    answer.unwrap_or_else(|_| Err(late(FORMER_WITHIN, "")))
 }
 
 fn none(message: String) -> ApiError {

@@ -16,7 +16,6 @@ use pvc_ops::vm::{
     self, Define, Meta, Modify, Move, Movement, StateAsk, StateOutcome, VolumeRemoval,
 };
 use pvc_ports::DeviceChange;
-use pvc_ports::aside;
 use pvc_store::ChangeError;
 
 use super::later;
@@ -128,7 +127,9 @@ async fn post_vm_vm_check(ask: Ask<PostVmVmCheck>) -> Result<Answer<PostVmVmChec
     let ([name], given) = (ask.at, ask.params);
     let wanted = Modify { force: given.force.0, ..Modify::new(given.xml) };
     let cluster = ask.api.view();
-    let checked = aside(move || vm::check_modify(&cluster, &name, &wanted)).await;
+    let slot = ask.api.checks().take(&ask.caller.description, "checks");
+    let slot = slot.map_err(|error| error.retry_after(1))?;
+    let checked = slot.aside(move || vm::check_modify(&cluster, &name, &wanted)).await;
     let modified = checked.map_err(|why| refused(ChangeError::Refused(why)))?;
     let message = format!("VM `{}` can be modified so", modified.name);
     Ok(Answer::said(with_warnings(message, &modified.warnings)))

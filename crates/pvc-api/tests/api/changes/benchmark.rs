@@ -110,6 +110,19 @@ async fn benchmarks_of_pvc_1_0_3_are_shown_after_ours_and_ours_without_its_datab
 }
 
 #[tokio::test]
+async fn benchmarks_of_pvc_1_0_3_are_read_once_for_all_who_ask_at_once() {
+    let api = with_vms(0).await;
+    api.get("/storage/ceph/benchmark").await.refused(404);
+    let before = api.database.begun();
+    let asked = (0..40).map(|_| api.get("/storage/ceph/benchmark"));
+    for reply in futures::future::join_all(asked).await {
+        reply.refused(404);
+    }
+    let begun = api.database.begun() - before;
+    assert!((1..10).contains(&begun), "{begun}");
+}
+
+#[tokio::test]
 async fn a_benchmark_that_cannot_be_is_refused() {
     let api = at_rest().await;
     api.post("/storage/ceph/benchmark").await.refused(400);

@@ -108,6 +108,14 @@ async fn a_modification_can_be_judged_without_making_it() {
     let put = api.form(Method::PUT, "/vm/web", "xml", &other).await.refused(400);
     assert_eq!(api.form(Method::POST, "/vm/web/check", "xml", &other).await.refused(400), put);
     api.form(Method::POST, "/vm/nothing/check", "xml", &larger).await.refused(404);
+
+    let take = |caller| api.state.checks().take(caller, "checks");
+    let judged: Vec<_> = ["a", "b"].into_iter().flat_map(|one| (0..4).map(move |_| one)).collect();
+    let judged: Vec<_> = judged.into_iter().map(|caller| take(caller).unwrap()).collect();
+    let full = api.form(Method::POST, "/vm/web/check", "xml", &larger).await.refused(503);
+    assert!(full.contains("8 checks are under way"), "{full}");
+    drop(judged);
+    api.form(Method::POST, "/vm/web/check", "xml", &larger).await.ok();
 }
 
 #[tokio::test]
