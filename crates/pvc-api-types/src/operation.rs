@@ -23,6 +23,10 @@ use crate::param::Parameters;
 /// The path below which all operations are.
 pub const ROOT: &str = "/api/v1";
 
+/// Begin of the path, below [`ROOT`], of a change that is only tried. PVC 1.0.3 leaves the
+/// parameter `dry_run` out of account, and does not know this path.
+pub const TRIED: &str = "/dry-run";
+
 /// Header of a reply to a read that is as the server last saw the cluster, whose store it cannot
 /// reach. `Age` beside it says for how many seconds.
 pub const STALE: &str = "x-pvc-stale";

@@ -13,7 +13,7 @@ use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use axum::routing::{MethodFilter, on};
 use pvc_api_types::Message;
-use pvc_api_types::operation::{Method, Operation, ROOT, Role};
+use pvc_api_types::operation::{Method, Operation, ROOT, Role, TRIED};
 use pvc_api_types::param::{Flag, Mistakes, Parameters, take};
 use utoipa::openapi::OpenApi;
 
@@ -42,6 +42,10 @@ pub enum Mode {
     /// Nothing is changed; the reply says whether it would be refused.
     DryRun,
 }
+
+/// Mark of a request that came by the path of what is only [tried](TRIED).
+#[derive(Debug, Clone, Copy)]
+struct Tried;
 
 impl Mode {
     pub fn is_dry(self) -> bool {
@@ -124,7 +128,15 @@ impl Table {
             Role::Reader | Role::Operator | Role::Administrator => &mut self.protected,
         };
         let path = format!("{ROOT}{}", O::PATH);
-        *group = std::mem::take(group).route(&path, on(method, serve));
+        *group = std::mem::take(group).route(&path, on(method, serve.clone()));
+        if O::DRY_RUN.is_some() {
+            let serve = move |api: State<ApiState>, mut request: Request| {
+                request.extensions_mut().insert(Tried);
+                serve(api, request)
+            };
+            let path = format!("{ROOT}{TRIED}{}", O::PATH);
+            *group = std::mem::take(group).route(&path, on(method, serve));
+        }
         self.descriptions.push(openapi::describe::<O>);
         self
     }
@@ -152,6 +164,7 @@ pub async fn ask<O: Operation>(api: ApiState, request: Request) -> Result<Ask<O>
     let Path(at) = at.map_err(|_| ApiError::refused("the path is not UTF-8 text"))?;
     let caller = parts.extensions.get::<Caller>().cloned().unwrap_or_else(Caller::anybody);
     let headers = parts.headers.clone();
+    let is_tried = parts.extensions.get::<Tried>().is_some();
     let request = Request::from_parts(parts, body);
     let given = params::given(request, &api.settings().limits, O::Params::LARGE).await?;
     let mut mistakes = Mistakes::new();
@@ -163,7 +176,7 @@ pub async fn ask<O: Operation>(api: ApiState, request: Request) -> Result<Ask<O>
     let (Some(params), Some(dry_run)) = (params, dry_run) else {
         return Err(params::refusal(mistakes));
     };
-    let (api, mode) = match dry_run.0 {
+    let (api, mode) = match dry_run.0 || is_tried {
         true => (api.dry(), Mode::DryRun),
         false => (api, Mode::Do),
     };

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::fmt::rfc2822::DateTimeParser;
-use pvc_api_types::operation::{self, Method, Operation, ROOT, STALE};
+use pvc_api_types::operation::{self, Method, Operation, ROOT, STALE, TRIED};
 use pvc_api_types::param::{Nothing, Parameters};
 use pvc_api_types::{Message, TaskRef};
 use serde::de::DeserializeOwned;
@@ -288,12 +288,13 @@ impl Client {
     }
 
     /// Sends a change as a dry run. A server that does not know `dry_run` of just this operation
-    /// would make the change: it is not asked.
+    /// would make the change: it is not asked. Another may have its address since then, so the
+    /// path is one that such a server does not know either.
     fn try_dry<O: Operation>(&self, request: Outgoing) -> Result<Option<Vec<u8>>, Error> {
         if !self.takes_parameter::<O>("dry_run")? {
             return Ok(None);
         }
-        self.send(request.with("dry_run", "True"), None)?.expect(StatusCode::OK).map(Some)
+        self.send(request.tried(), None)?.expect(StatusCode::OK).map(Some)
     }
 
     /// Whether the server has the operation. PVC 1.0.3 does not say, and has none that is new.
@@ -645,9 +646,10 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    fn with(self, name: &str, value: &str) -> Self {
+    /// The same as a dry run.
+    fn tried(self) -> Self {
         let mark = if self.path.contains('?') { '&' } else { '?' };
-        Self { path: format!("{}{mark}{name}={value}", self.path), ..self }
+        Self { path: format!("{TRIED}{}{mark}dry_run=True", self.path), ..self }
     }
 }
 

@@ -10,8 +10,10 @@ use std::sync::{Arc, Mutex};
 #[derive(Debug, Clone, Default)]
 pub struct Received {
     pub method: String,
-    /// Path and query.
+    /// Path and query; of a dry run those of the change.
     pub target: String,
+    /// Whether it came by the path of a dry run.
+    pub is_tried: bool,
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
@@ -119,9 +121,12 @@ fn read_request(reader: &mut impl BufRead) -> Option<Received> {
     let mut line = String::new();
     reader.read_line(&mut line).ok()?;
     let mut words = line.split_whitespace();
+    let (method, target) = (words.next()?.to_owned(), words.next()?);
+    let change = target.strip_prefix("/api/v1/dry-run/").map(|rest| format!("/api/v1/{rest}"));
     let mut request = Received {
-        method: words.next()?.to_owned(),
-        target: words.next()?.to_owned(),
+        method,
+        is_tried: change.is_some(),
+        target: change.unwrap_or_else(|| target.to_owned()),
         ..Received::default()
     };
     loop {

@@ -338,16 +338,19 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
             .replace("@web", &escaped(&xml("web", UUID)))
             .replace("@device", &escaped(DEVICE))
             .replace("@backup", &escaped(&before.to_string()));
-        let as_method = Method::from_bytes(method.as_bytes()).unwrap();
-        let asked = request(as_method, &format!("{path}?dry_run=true&{given}"));
-        let reply = api.send(asked.body(Body::empty()).unwrap()).await;
-        if reply.status != 200 {
-            refused.push(format!("{method} {template}: {} {}", reply.status, reply.text()));
+        let ways = [format!("{path}?dry_run=true&{given}"), format!("/dry-run{path}?{given}")];
+        for way in ways {
+            let as_method = Method::from_bytes(method.as_bytes()).unwrap();
+            let asked = request(as_method, &way);
+            let reply = api.send(asked.body(Body::empty()).unwrap()).await;
+            if reply.status != 200 {
+                refused.push(format!("{method} {way}: {} {}", reply.status, reply.text()));
+            }
+            let after = api.get("/backup?secrets=true").await.ok();
+            assert_eq!(after, before, "{method} {way} changed something: {}", reply.text());
+            assert_eq!(api.get("/storage/ceph/trash").await.ok(), trash, "{method} {way}");
+            assert_eq!(api.provisioned().await, provisioned, "{method} {way}");
         }
-        let after = api.get("/backup?secrets=true").await.ok();
-        assert_eq!(after, before, "{method} {path} changed something: {}", reply.text());
-        assert_eq!(api.get("/storage/ceph/trash").await.ok(), trash, "{method} {path}");
-        assert_eq!(api.provisioned().await, provisioned, "{method} {path}");
     }
     assert!(refused.is_empty(), "{refused:#?}");
 }
