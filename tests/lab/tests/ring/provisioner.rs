@@ -54,6 +54,8 @@ pub(crate) fn with_profile() -> Lab {
     let script = fs::read_to_string(example).expect("it is in the checkout") + WRITES_THE_IMAGE;
     let write = format!("cat >/root/build.py <<'END'\n{script}\nEND");
     lab.on("pvchv1", &write).ok();
+    // An earlier story may have taken its leader away.
+    lab.until_database_leads_on(&lab.primary());
     for line in [
         "template system add small -u 1 -m 192 -s",
         "template network add small",
