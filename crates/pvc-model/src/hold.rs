@@ -134,7 +134,15 @@ impl Held {
             Purpose::Mapped(jobs) => {
                 let ends: Vec<String> =
                     jobs.keys().map(|job| format!("`pvc task cancel {job}`")).collect();
-                return format!("wait for it, or end it: {}", ends.join(" and "));
+                let nodes: BTreeSet<&NodeName> = jobs.values().collect();
+                let off: Vec<String> =
+                    nodes.iter().map(|node| format!("`pvc node confirm-off {node}`")).collect();
+                return format!(
+                    "wait for it, or end it: {}; of a task that is over, or taken back, the worker \
+                     of its node lets go when it is there again; if the server is off for good, {}",
+                    ends.join(" and "),
+                    off.join(" and ")
+                );
             }
         };
         let lost = match &self.purpose {
@@ -298,8 +306,11 @@ mod tests {
         let words = "volume `vms/a` is being worked on by the script of task `00000001` on node \
                      `hv1` and of task `00000002` on node `hv2`";
         assert_eq!(held.to_string(), words);
-        let ends = "`pvc task cancel 00000001` and `pvc task cancel 00000002`";
-        assert!(held.hint().ends_with(ends), "{}", held.hint());
+        let hint = held.hint();
+        let ends = "`pvc task cancel 00000001` and `pvc task cancel 00000002`; ";
+        assert!(hint.contains(ends), "{hint}");
+        let off = "off for good, `pvc node confirm-off hv1` and `pvc node confirm-off hv2`";
+        assert!(hint.ends_with(off), "{hint}");
         let hold = VolumeHold { volume: volume.clone(), purpose, by: "00000002".to_owned() };
         assert_eq!(hold.lost_snapshot(|_| false), None);
         let mut cluster = Cluster::default();
