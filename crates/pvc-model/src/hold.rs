@@ -37,7 +37,8 @@ pub enum Purpose {
     RollBack(SnapshotName),
     /// To this size, in bytes.
     Shrink(u64),
-    /// For what this version does not know, or cannot read. Nobody but who wrote it ends it.
+    /// For what this version does not know, or cannot read. Nobody but who wrote it ends it, or
+    /// an operator who says that nobody does.
     Other,
     /// Its contents give way to others: the old go to the trash, and the new get the name.
     Fill {
@@ -122,8 +123,9 @@ impl Held {
             Purpose::Other => {
                 return format!(
                     "another version of PVC has written that, and ends it, or tells how: wait for \
-                     it, or give all nodes that version and ask again; if no version knows it, \
-                     the record `/pvcrs/holds/{pool}:{volume}` is damaged"
+                     it, or give all nodes that version and ask again; if no version knows it, its \
+                     record is damaged: look what the volume holds, and `pvc storage volume scan \
+                     {pool} {volume} --force` lets go of it"
                 );
             }
             Purpose::Fill { .. } => {
@@ -268,7 +270,7 @@ mod tests {
         assert_eq!(held.to_string(), words);
         let hint = held.hint();
         assert!(hint.starts_with("another version of PVC has written that"), "{hint}");
-        assert!(hint.contains("`/pvcrs/holds/vms:a`"), "{hint}");
+        assert!(hint.contains("`pvc storage volume scan vms a --force`"), "{hint}");
     }
 
     #[test]
