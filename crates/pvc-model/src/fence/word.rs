@@ -73,10 +73,13 @@ pub fn doubt(
     asked: &NodeName,
     is_announced: bool,
 ) -> Option<Doubt> {
-    match node.daemon_state {
+    let lives = || sign(cluster, node, before, asked, is_announced).map(Doubt::Lives);
+    match &node.daemon_state {
         DaemonState::Init | DaemonState::Shutdown | DaemonState::Stop | DaemonState::Dead => {
-            sign(cluster, node, before, asked, is_announced).map(Doubt::Lives)
+            lives()
         }
+        // The records were restored, and its daemon has not been heard of since.
+        DaemonState::Unknown(word) if word.is_empty() => lives(),
         DaemonState::Fenced => Some(Doubt::Proven),
         DaemonState::Run | DaemonState::Unknown(_) => Some(Doubt::NotDead),
     }

@@ -33,6 +33,8 @@ fn nobody_who_says_that_it_runs_can_be_said_to_be_off() {
     }
     let unknown = DaemonState::from_record("resting");
     assert_eq!(doubt_about(&node("hv3", unknown)), Some(Doubt::NotDead));
+    let restored = DaemonState::from_record("");
+    assert_eq!(doubt_about(&node("hv3", restored)), None, "nobody has heard of it since");
 }
 
 #[test]
