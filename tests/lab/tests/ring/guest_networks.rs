@@ -141,6 +141,30 @@ pub(crate) fn is_named(lab: &Lab, node: &str, name: &str, address: &str) {
     });
 }
 
+/// A client of NTP, in Python, which asks the address that is its argument. It prints whose answer
+/// it is, if a server has sent it that has the same time as this machine.
+const ASKS_THE_TIME: &str = "
+import socket, struct, sys, time
+client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+client.settimeout(5)
+CLIENT, SERVER = 3, 4
+client.sendto(bytes([4 << 3 | CLIENT]) + bytes(47), (sys.argv[1], 123))
+answer, sender = client.recvfrom(100)
+seconds = struct.unpack('!I', answer[40:44])[0] - 2208988800
+is_right = answer[0] & 7 == SERVER and 0 < answer[1] < 16 and abs(seconds - time.time()) < 5
+print(sender[0] if is_right else answer)
+";
+
+/// Waits until the guest that `node` stands for is given the time by its gateway.
+fn gateway_has_the_time(lab: &Lab, node: &str) {
+    let asks = ["ip", "netns", "exec", "guest", "python3", "-c", ASKS_THE_TIME, GATEWAY];
+    let asks = [&["exec", node, "--"][..], &asks].concat();
+    eventually("the gateway has the time", 60, || {
+        let said = lab.does(&asks);
+        if said.stdout.trim() == GATEWAY { Ok(()) } else { Err(said) }
+    });
+}
+
 /// Waits until the guest's name is known outside of its network, at the floating address of the
 /// upstream network, asked by `node`.
 pub(crate) fn is_known_outside(lab: &Lab, node: &str, address: &str) {
@@ -211,12 +235,13 @@ fn guests_reach_each_other_over_the_tunnels_while_they_and_the_primary_move() {
     reaches(&lab, "pvchv3", &web1);
     reaches(&lab, "pvchv3", GATEWAY);
 
-    // Its name, its metadata, and what is forbidden.
+    // Its name, its metadata, its time, and what is forbidden.
     let primary = lab.primary();
     is_named(&lab, "pvchv3", "hello", &web1);
     is_known_outside(&lab, "pvchv3", &web1);
     let url = "http://169.254.169.254/latest/meta-data/name";
     lab.types("pvchv1", "web1", &format!("run echo name is $(wget -qO- {url})"), "name is web1");
+    gateway_has_the_time(&lab, "pvchv3");
     two_rules_are_made(&lab, "pvchv1");
 
     web1_moves(&lab, &web1, "pvchv2");
@@ -225,6 +250,7 @@ fn guests_reach_each_other_over_the_tunnels_while_they_and_the_primary_move() {
     let heir = if primary == "pvchv2" { "pvchv1" } else { "pvchv2" };
     the_primary_moves(&lab, &web1, heir);
     way_and_rules_are_kept(&lab, "pvchv2", "handed-over");
+    gateway_has_the_time(&lab, "pvchv3");
     // The new primary knows the leases of the former one.
     is_named(&lab, "pvchv3", "hello", &web1);
     // So it does the zones, in the database that has come along.
