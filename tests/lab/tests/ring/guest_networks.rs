@@ -321,6 +321,7 @@ fn a_rule_stops_a_guest_and_a_server_that_dies_and_frr_that_restarts_are_no_end(
 
     it_goes_out_by_the_primary(&lab, node, &primary);
     nothing_passes_that_a_rule_drops(&lab, &primary);
+    it_makes_itself_an_address_of_ipv6(&lab, &primary);
     unplugged(&lab, "pvchv3");
 }
 
@@ -375,6 +376,28 @@ fn nothing_passes_that_a_rule_drops(lab: &Lab, primary: &str) {
     assert!(dropped.contains(&format!("dropped on {primary} by rule `no-ping`")), "{dropped}");
     lab.pvc(&["network", "acl", "remove", "1001", "no-ping", "-y"]).ok();
     reaches(lab, "pvchv3", OUTSIDE);
+}
+
+/// Gives the network IPv6 as well: the guest that a node stands for makes itself an address, and
+/// finds its way to the gateway.
+fn it_makes_itself_an_address_of_ipv6(lab: &Lab, primary: &str) {
+    lab.pvc(&["network", "modify", "1001", "--ipnet6", "2001:db8:20::/64"]).ok();
+    eventually("the primary has the gateway of IPv6", 60, || {
+        let shown = lab.on(primary, "ip -6 -o address show dev vmbr1001 scope global");
+        if shown.stdout.contains(" 2001:db8:20::1/64 ") { Ok(()) } else { Err(shown) }
+    });
+    // A guest asks for routers when its card comes up.
+    let script = "ip -n guest link set eth0 down && ip -n guest link set eth0 up";
+    lab.on("pvchv3", script).ok();
+    eventually("the guest has an address of IPv6 and a way out", 90, || {
+        let script = "ip -n guest -6 -o address show dev eth0 scope global
+            ip -n guest -6 route show default";
+        let shown = lab.on("pvchv3", script);
+        let words = [" 2001:db8:20:", "via fe80::"];
+        let has_both = words.iter().all(|words| shown.stdout.contains(words));
+        if has_both { Ok(()) } else { Err(shown) }
+    });
+    reaches(lab, "pvchv3", "2001:db8:20::1");
 }
 
 /// The MAC address that the VM has in the network.
