@@ -162,7 +162,7 @@ async fn a_vm_comes_back_in_a_state_that_ends_without_the_task_that_it_was_of() 
         ("migrate-live", "start"),
         ("unmigrate", "start"),
         ("restart", "start"),
-        ("shutdown", "stop"),
+        ("shutdown", "shutdown"),
         ("stop", "stop"),
         ("mirror", "mirror"),
         ("odd", "odd"),
