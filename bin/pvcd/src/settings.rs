@@ -236,6 +236,12 @@ fn fencing(config: &Config) -> Rules {
     }
 }
 
+/// Whether the VMs of a node that an operator says is off are started elsewhere, which is done by
+/// who fences.
+fn recovers(rules: &Rules) -> bool {
+    rules.fence_intervals > 0 && rules.recover_after_success
+}
+
 /// Addresses that go with the primary role, and on which links of this node, where networks are
 /// PVC's to manage.
 fn floating(config: &Config) -> Vec<FloatingAddress> {
@@ -476,7 +482,7 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
             directory: api.images.directory.clone(),
             least_free_bytes: api.images.least_free_mib.map(|mib| u64::from(mib) << 20),
         },
-        recover_after_fence: config.fencing.successful_fence == FenceAction::Migrate,
+        recover_after_fence: recovers(&fencing(config)),
         refuse_memory_overcommit: api.refuse_memory_overcommit,
         removed_volumes_stay: removed_volumes_stay(config),
         core_networks: neighbours(config),
@@ -761,7 +767,9 @@ mod tests {
                 .fencing
                 .recover_after_success
         );
-        assert_eq!(sample("fence_intervals: 6", "fence_intervals: 0").fencing.fence_intervals, 0);
+        let nobody = sample("fence_intervals: 6", "fence_intervals: 0").fencing;
+        assert_eq!(nobody.fence_intervals, 0);
+        assert!(recovers(&as_it_is.fencing) && !recovers(&nobody), "nobody would give them away");
         let resets = sample("suicide_intervals: 0", "suicide_intervals: 3");
         assert_eq!(resets.reset_after, Some(3 * resets.keepalive_interval));
     }

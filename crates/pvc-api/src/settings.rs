@@ -122,7 +122,8 @@ pub struct ApiSettings {
     pub storage_is_near: bool,
     /// Place for images while they are read or made.
     pub spool: Spool,
-    /// Whether the VMs of a node that is proven dead are started elsewhere, as on all nodes.
+    /// Whether the VMs of a node that is proven dead are started elsewhere, as on all nodes: who
+    /// fences does that, if anybody does.
     pub recover_after_fence: bool,
     /// Whether a start is refused that would take more memory than the VM's node has.
     pub refuse_memory_overcommit: bool,

@@ -748,8 +748,7 @@ pub(crate) const KEYS: &[Key] = &[
     key(
         "api.token[].role",
         Kind::Choice(Role::OF_TOKENS),
-        "What its holder may do; see the manual (security). To PVC 1.0.3 each token may do \
-         everything.",
+        "What its holder may do; see the manual (security).",
     )
     .default("administrator")
     .ours(),

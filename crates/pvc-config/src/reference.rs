@@ -47,9 +47,9 @@ fn row(key: &Key, path: &str, old: &str) -> String {
 
 /// The sentences about the key, the last of which says whether it is one of ours.
 fn about(key: &Key) -> String {
-    match key.about.strip_suffix('.').filter(|_| key.ours) {
-        Some(text) => format!("{text} (PVC 1.0.3 does not know this key)."),
-        None => key.about.to_owned(),
+    match key.ours {
+        true => format!("{} PVC 1.0.3 does not know this key.", key.about),
+        false => key.about.to_owned(),
     }
 }
 

@@ -63,12 +63,13 @@ fn is_conflict(code: &str) -> bool {
 }
 
 /// PostgreSQL: its connection has failed, it does not know what became of a statement, it is being
-/// shut down, or is not up yet. SQLite: its file cannot be opened, read or written, or the disk is
-/// full.
+/// shut down, or is not up yet, or it follows another server, takes no writes (25006) and no
+/// serializable transactions (0A000). SQLite: its file cannot be opened, read or written, or the
+/// disk is full.
 fn is_absent(code: &str) -> bool {
     code.starts_with("08")
         || code.starts_with("57P")
-        || code == "40003"
+        || matches!(code, "40003" | "25006" | "0A000")
         || matches!(of_sqlite(code), Some(10 | 13 | 14))
 }
 
@@ -174,6 +175,10 @@ mod tests {
             assert!(matches!(error, DatabaseError::Unknown { .. }), "{open}: {error}");
             let error = meaning(answer(open));
             assert!(matches!(error, DatabaseError::Unreachable { .. }), "{open}: {error}");
+        }
+        for of_a_copy in ["25006", "0A000"] {
+            let error = meaning(answer(of_a_copy));
+            assert!(matches!(error, DatabaseError::Unreachable { .. }), "{of_a_copy}: {error}");
         }
         let broken = std::io::Error::other("the connection was reset");
         for open in [

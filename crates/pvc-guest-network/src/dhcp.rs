@@ -22,6 +22,7 @@ use pvc_supervisor::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::leases::Refused;
 use crate::links::Standing;
 
 const DNSMASQ: &str = "/usr/sbin/dnsmasq";
@@ -38,8 +39,8 @@ const KERNEL: Duration = Duration::from_secs(5);
 /// Time for which a server waits for gateways of one family when it has the other one's.
 const LATE: Duration = Duration::from_secs(3);
 
-/// Time between two starts of a server for names that are new. Its clients may take them until
-/// then, and VMs may come all the time.
+/// Time between two starts of a server for names that are new, which its clients may take until
+/// then, and for leases that it has given and that were refused: VMs may come all the time.
 const NAMES: Duration = Duration::from_secs(600);
 
 /// Time for which a server may be down before that is a fault.
@@ -71,6 +72,7 @@ pub async fn run(
     settings: DhcpSettings,
     mut term: watch::Receiver<u64>,
     mut standing: watch::Receiver<Standing>,
+    refused: watch::Receiver<Refused>,
     end: CancellationToken,
 ) {
     let ports = &context.ports;
@@ -95,6 +97,7 @@ pub async fn run(
                 is_here: *term.borrow_and_update() != 0,
                 standing: standing.borrow_and_update().clone(),
                 networks: context.store.view().networks.clone(),
+                refused: refused.borrow().clone(),
             };
             servers.round(&context, &supervisor, situation).await;
             rest = servers.next_look.saturating_sub(context.now());
@@ -110,6 +113,7 @@ struct Situation {
     is_here: bool,
     standing: Standing,
     networks: SharedMap<String, Arc<NetworkRecord>>,
+    refused: Refused,
 }
 
 /// Gateways of a network that its bridge does not have.
@@ -124,6 +128,8 @@ struct Missing {
 struct Facts {
     division: Division,
     names: Names,
+    /// Number of leases that were refused by then.
+    refused: u64,
     since: Duration,
 }
 
@@ -214,7 +220,8 @@ impl Servers {
                     let none = BTreeSet::new();
                     let all = cards.get(&vni).unwrap_or(&none);
                     let cards = Cards { all, by_name: by_name.get(&vni) };
-                    let place = Here { view: &view, links: &links, gateways: &here, now };
+                    let refused = situation.refused.get(&vni).copied().unwrap_or(0);
+                    let place = Here { view: &view, links: &links, gateways: &here, refused, now };
                     self.spec(place, &network, cards, former)
                 }
                 false => former,
@@ -231,7 +238,8 @@ impl Servers {
 
     /// The server of a network as a program; `None` if it has none. That a card has come or gone
     /// since the server was started is no reason to start it anew, as long as there are addresses
-    /// for whoever comes; that a name has come is one from time to time.
+    /// for whoever comes; that a name has come, or a lease was refused that it has given, is one
+    /// from time to time.
     fn spec(
         &mut self,
         here: Here<'_>,
@@ -245,13 +253,13 @@ impl Servers {
             let is_same = spec(&self.settings, here, network, facts).as_ref() == Some(&former);
             let is_time = here.now.saturating_sub(facts.since) >= NAMES;
             let is_outdated = facts.division.is_outdated(network, &record.leases, cards.all)
-                || (is_time && !facts.names.cover(&names));
+                || (is_time && (!facts.names.cover(&names) || facts.refused != here.refused));
             if is_same && !is_outdated {
                 return Some(former);
             }
         }
         let division = Division::of(network, &record.leases, cards.all);
-        let facts = Facts { division, names, since: here.now };
+        let facts = Facts { division, names, refused: here.refused, since: here.now };
         let spec = spec(&self.settings, here, network, &facts);
         self.facts.insert(network.vni, facts);
         spec
@@ -296,6 +304,8 @@ struct Here<'a> {
     links: &'a Links,
     /// Gateways of the network that its bridge has.
     gateways: &'a [IpNet],
+    /// Number of leases of the network that were refused.
+    refused: u64,
     now: Duration,
 }
 
@@ -317,8 +327,12 @@ fn spec(
         script: &settings.executable,
     };
     let server = dnsmasq(network, &record.leases, place)?;
-    let contents = server.hosts.into_bytes();
-    let conf_file = ConfigFile { contents, access: FileAccess::PRIVATE };
+    let mut hosts = server.hosts;
+    if facts.refused > 0 {
+        // With another file it is another program, and is started anew.
+        hosts += &format!("# {} leases were refused that it had given\n", facts.refused);
+    }
+    let conf_file = ConfigFile { contents: hosts.into_bytes(), access: FileAccess::PRIVATE };
     Some(ProgramSpec {
         program: DNSMASQ.to_owned(),
         args: server.args,

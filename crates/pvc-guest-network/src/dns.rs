@@ -16,7 +16,7 @@ use pvc_model::guest_network::dns::{BadText, HostAddress, Server, Zone, Zones};
 use pvc_model::guest_network::mac::cards_by_name;
 use pvc_model::guest_network::names::Names;
 use pvc_model::guest_network::{GuestNetwork, GuestNetworks, Vni};
-use pvc_model::link::IpNet;
+use pvc_model::link::{IpNet, Mac};
 use pvc_model::network::NetworkRecord;
 use pvc_model::shared_map::SharedMap;
 use pvc_model::with_causes;
@@ -315,9 +315,16 @@ impl Aggregator {
         }
         self.remove_left(database.as_ref()).await?;
         let mut found = transfers(&self.dns.transfers, &self.zones, &self.on_bridges).await;
+        let (networks, cards) = (GuestNetworks::of(view).networks, cards_by_name(view));
+        let networks: BTreeMap<Vni, &GuestNetwork> =
+            networks.iter().map(|network| (network.vni, network)).collect();
         for (name, zone) in &self.zones.zones {
             let (hosts, failed) = match found.remove(name) {
-                Some(Ok(hosts)) => (hosts.map(|hosts| allowed(view, zone.vni, hosts)), None),
+                Some(Ok(hosts)) => {
+                    let network = networks.get(&zone.vni).copied();
+                    let cards = cards.get(&zone.vni);
+                    (hosts.map(|hosts| allowed(view, network, cards, hosts)), None)
+                }
                 Some(Err(trouble)) => (None, Some(trouble)),
                 None => (None, None),
             };
@@ -458,12 +465,17 @@ async fn succeed(context: &Context, command: Command) -> Result<(), String> {
     done.success()
 }
 
-/// Hosts of the zone of a network that have none of others' names.
-fn allowed(view: &Cluster, vni: Vni, hosts: BTreeSet<HostAddress>) -> BTreeSet<HostAddress> {
-    let record = view.networks.get(&vni.to_string());
-    let read = record.and_then(|record| Some((record, GuestNetwork::read(record).ok()?.0)));
-    let Some((record, network)) = read else { return hosts };
-    let names = Names::of(cards_by_name(view).get(&vni), &network, &record.leases);
+/// Hosts of the zone of a network that have none of others' names. `cards` are those of VMs in it,
+/// by the VMs' names.
+fn allowed(
+    view: &Cluster,
+    network: Option<&GuestNetwork>,
+    cards: Option<&BTreeMap<String, BTreeSet<Mac>>>,
+    hosts: BTreeSet<HostAddress>,
+) -> BTreeSet<HostAddress> {
+    let Some(network) = network else { return hosts };
+    let Some(record) = view.networks.get(&network.vni.to_string()) else { return hosts };
+    let names = Names::of(cards, network, &record.leases);
     names.allowed_hosts(hosts, &record.leases)
 }
 

@@ -36,8 +36,15 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// Guests that are asked for at a time.
 const AT_A_TIME: usize = 8;
 
-/// Time for which guests may be unknown before that is a fault.
+/// Time for which guests or ports may be unknown before that is a fault.
 const GRACE: Duration = Duration::from_secs(30);
+
+/// Number of looks at all guests, one a round, for a port that is none of theirs: of a card that
+/// is being plugged in the kernel tells before the hypervisor does.
+const LOOKS: u32 = 6;
+
+/// Time between two looks at all guests after these.
+const SELDOM: Duration = Duration::from_secs(60);
 
 /// Works until `end`.
 pub async fn run(context: Context, end: CancellationToken) {
@@ -60,6 +67,7 @@ pub async fn run(context: Context, end: CancellationToken) {
             continue;
         }
         let words = failed.or(lasting).or(keeper.unclosed());
+        let words = words.or_else(|| keeper.unclaimed(context.now()));
         let words = words.map(|words| format!("guard of networks: {words}"));
         let message = words.as_ref().map(|words| format!("node {}: {words}", context.name()));
         if context.alarm_own(FAULT, &mut alarm, message).await {
@@ -76,7 +84,15 @@ struct Signs {
     ports: GuestPorts,
 }
 
-type GuestPorts = BTreeSet<(String, Option<Mac>)>;
+/// Ports by their links.
+type GuestPorts = BTreeMap<String, Plug>;
+
+/// Place of a port.
+#[derive(Clone, PartialEq)]
+struct Plug {
+    bridge: String,
+    mac: Option<Mac>,
+}
 
 #[derive(Default)]
 struct Keeper {
@@ -88,8 +104,14 @@ struct Keeper {
     since: Option<Duration>,
     /// Time of the last round.
     at: Option<Duration>,
-    /// Ports as the last round found them.
+    /// Ports as they were last found.
     seen: Option<GuestPorts>,
+    /// Ports on closed bridges that are no guest's that is known, and since when.
+    unclaimed: BTreeMap<String, Duration>,
+    /// Number of looks at all guests since the signs were last others.
+    looks: u32,
+    /// Time of the last of them.
+    looked_at: Option<Duration>,
     /// Signs of the last look that has seen every guest.
     complete: Option<Signs>,
     /// Guests that the last look could not read; `None` if it did not learn which there are.
@@ -115,7 +137,9 @@ impl Keeper {
         } else {
             (self.guests, self.complete, self.seen) = (BTreeMap::new(), None, None);
         }
-        let guarded = guarded(view, self.guests.values());
+        let bridge_of = |port: &str| Some(self.seen.as_ref()?.get(port)?.bridge.as_str());
+        let guarded = guarded(view, self.guests.values(), bridge_of);
+        self.find_unclaimed(&guarded, context.now());
         let firewall = context.ports.firewall.as_ref();
         let shown = firewall.table(&table()).await?;
         let is_former = shown.is_some() && self.loaded.is_none();
@@ -166,6 +190,35 @@ impl Keeper {
         }
     }
 
+    /// Takes in which ports are shut since no guest is known that they are of.
+    fn find_unclaimed(&mut self, guarded: &Guarded, now: Duration) {
+        let is_unclaimed = |(port, plug): &(&String, &Plug)| {
+            guarded.closed.contains(&plug.bridge) && !guarded.ports.contains_key(*port)
+        };
+        let ports = self.seen.iter().flatten().filter(is_unclaimed).map(|(port, _)| port);
+        let since = |port: &String| self.unclaimed.get(port).copied().unwrap_or(now);
+        self.unclaimed = ports.map(|port| (port.clone(), since(port))).collect();
+    }
+
+    /// Words about ports that stay shut, as no guest is known that they are of: somebody has
+    /// plugged in a tap by hand, or nobody understands what the hypervisor says of a guest.
+    fn unclaimed(&self, now: Duration) -> Option<String> {
+        if self.unread != Some(0) || self.is_unclosed {
+            return None;
+        }
+        let lasts = |since: &Duration| now.saturating_sub(*since) >= GRACE;
+        let mut lasting = self.unclaimed.iter().filter(|(_, since)| lasts(since));
+        let (port, _) = lasting.next()?;
+        let bridge = &self.seen.as_ref()?.get(port)?.bridge;
+        let more = match lasting.count() {
+            0 => String::new(),
+            more => format!(" (and {more} more)"),
+        };
+        Some(format!(
+            "port `{port}` on `{bridge}`{more} is no guest's that libvirt tells of, and is shut"
+        ))
+    }
+
     /// Asks the hypervisor which guests run here, and how, if there is a sign that it may be
     /// another answer than before. Of one that cannot be asked what was known stays: a guard that
     /// is too old keeps a guest from more than it should, and from no less.
@@ -175,17 +228,23 @@ impl Keeper {
         self.unread = None;
         // Before the guests: a port that comes meanwhile is a reason for another round.
         let ports = ports(view, context).await;
-        self.seen.clone_from(&ports);
+        if ports.is_some() {
+            self.seen.clone_from(&ports);
+        }
         let Ok(guests) = context.in_time(DEADLINE, hypervisor.guests()).await else { return };
         self.guests.retain(|uuid, _| guests.contains_key(uuid));
         let instances = guests.iter().map(|(uuid, guest)| (*uuid, guest.instance)).collect();
         let signs = ports.map(|ports| Signs { instances, ports });
-        if signs.as_ref().is_some_and(|signs| self.complete.as_ref() == Some(signs))
-            && self.knows_all_ports()
-        {
-            self.unread = Some(0);
-            return;
+        if signs.as_ref().is_some_and(|signs| self.complete.as_ref() == Some(signs)) {
+            if !self.is_to_look(context.now()) {
+                self.unread = Some(0);
+                return;
+            }
+        } else {
+            self.looks = 0;
         }
+        self.looks += 1;
+        self.looked_at = Some(context.now());
         let mut unread = guests.len();
         let mut asked = Few::new(
             AT_A_TIME,
@@ -219,12 +278,11 @@ impl Keeper {
         }
     }
 
-    /// Whether each port is one of a guest that is known. Of a card that is being plugged in the
-    /// kernel tells before the hypervisor does.
-    fn knows_all_ports(&self) -> bool {
-        let nics = self.guests.values().flat_map(|guest| &guest.nics);
-        let known: BTreeSet<&str> = nics.filter_map(|nic| nic.target.as_deref()).collect();
-        self.seen.iter().flatten().all(|(port, _)| known.contains(port.as_str()))
+    /// Whether all guests are looked at once more though nothing has changed: a port is no
+    /// guest's that is known.
+    fn is_to_look(&self, now: Duration) -> bool {
+        let is_time = self.looked_at.is_none_or(|at| now.saturating_sub(at) >= SELDOM);
+        !self.unclaimed.is_empty() && (self.looks < LOOKS || is_time)
     }
 }
 
@@ -265,7 +323,8 @@ async fn ports(view: &Cluster, context: &Context) -> Option<GuestPorts> {
     let is_guests = |link: &Link| matches!(&link.kind, LinkKind::Other(kind) if kind == GUEST_PORT);
     let ports = links.into_values().filter(is_guests);
     let ports = ports.filter(|link| link.master.as_deref().is_some_and(is_guarded));
-    Some(ports.map(|link| (link.name, link.mac)).collect())
+    let plug = |link: Link| Some((link.name, Plug { bridge: link.master?, mac: link.mac }));
+    Some(ports.filter_map(plug).collect())
 }
 
 #[cfg(test)]
@@ -428,6 +487,33 @@ mod tests {
         assert!(keeper.is_due(&view, &context).await);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_port_that_stays_no_guests_is_said_and_one_by_a_network_of_libvirts_is_guarded() {
+        let World { context, firewall, hypervisor, network, view } = world().await;
+        let by_network = XML
+            .replace("type='bridge'", "type='network'")
+            .replace("bridge='vmbr7'", "network='net7' bridge='vmbr7'");
+        hypervisor.start(Uuid::from_u128(1), &by_network).await.unwrap();
+        network.insert_bridge("vmbr7");
+        network.plug_in("vnet0", "vmbr7");
+        network.plug_in("tap3", "vmbr7");
+        let (view, mut keeper) = (guarded(view), Keeper::default());
+        keeper.round(&view, &context).await.unwrap();
+        let shown = firewall.table(&table()).await.unwrap().unwrap();
+        assert!(shown.contains("\"vnet0\" : goto port1"), "{shown}");
+        assert_eq!(keeper.unclaimed(context.now()), None, "it may be a guest's that starts");
+        context.sleep(GRACE).await;
+        keeper.round(&view, &context).await.unwrap();
+        let said = keeper.unclaimed(context.now()).unwrap();
+        assert!(said.starts_with("port `tap3` on `vmbr7` is no guest's"), "{said}");
+        network.plug_in("tap4", "vmbr7");
+        keeper.round(&view, &context).await.unwrap();
+        assert_eq!(keeper.unclaimed(context.now()), Some(said), "the other one has come just now");
+        network.pull_out("tap3");
+        keeper.round(&view, &context).await.unwrap();
+        assert_eq!(keeper.unclaimed(context.now()), None);
+    }
+
     /// Reading a guest takes longer than anything else here.
     #[tokio::test(start_paused = true)]
     async fn guests_are_read_when_something_has_changed_and_known_ones_stay_guarded() {
@@ -447,11 +533,20 @@ mod tests {
             keeper.round(&view, &context).await.unwrap();
         }
         assert_eq!(hypervisor.count_of_xml(uuid), 4, "nobody has the port that has come, yet");
+        for _ in 0..2 * LOOKS {
+            keeper.round(&view, &context).await.unwrap();
+        }
+        assert_eq!(hypervisor.count_of_xml(uuid), 7, "it stays nobody's");
+        context.sleep(SELDOM).await;
+        for _ in 0..3 {
+            keeper.round(&view, &context).await.unwrap();
+        }
+        assert_eq!(hypervisor.count_of_xml(uuid), 8, "perhaps somebody's by now");
         network.pull_out("vnet1");
         for _ in 0..3 {
             keeper.round(&view, &context).await.unwrap();
         }
-        assert_eq!(hypervisor.count_of_xml(uuid), 5, "it has gone");
+        assert_eq!(hypervisor.count_of_xml(uuid), 9, "it has gone");
         hypervisor.set_xml_hangs(uuid, true);
         network.plug_in("vnet2", "vmbr7");
         keeper.round(&view, &context).await.unwrap();

@@ -2,7 +2,7 @@
 //! start.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use pvc_model::request::is_off;
 use pvc_model::vm::VmRecord;
 use pvc_role::Context;
 use pvc_store::{Change, Changes};
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 /// The most that one write takes.
@@ -45,9 +45,19 @@ pub enum LeaseRequest {
 /// Requests of the servers, in their order. A role that is started anew goes on with them.
 pub type LeaseRequests = Arc<Mutex<mpsc::Receiver<LeaseRequest>>>;
 
+/// Leases that were not recorded as another card keeps the address: how many, by network. The
+/// server does not know of that until it is started anew, and reads what is recorded.
+pub type Refused = BTreeMap<Vni, u64>;
+
 /// Answers requests until `end`, and then those that were made until then: the servers end before.
-pub async fn run(context: Context, requests: LeaseRequests, end: CancellationToken) {
+pub async fn run(
+    context: Context,
+    requests: LeaseRequests,
+    refused: watch::Sender<Refused>,
+    end: CancellationToken,
+) {
     let mut requests = requests.lock().await;
+    let mut refusals = Refusals { refused, logged: BTreeMap::new() };
     let mut pending = AllPending::new();
     loop {
         let request = tokio::select! {
@@ -60,7 +70,8 @@ pub async fn run(context: Context, requests: LeaseRequests, end: CancellationTok
             Some(request) => take(&context, &mut pending, request),
             None if pending.is_empty() => return end.cancelled().await,
             None => {
-                if !write(&context, &mut pending).await && !context.rest(REST, &end).await {
+                let is_written = write(&context, &mut pending, &mut refusals).await;
+                if !is_written && !context.rest(REST, &end).await {
                     break;
                 }
             }
@@ -74,7 +85,7 @@ pub async fn run(context: Context, requests: LeaseRequests, end: CancellationTok
             if pending.is_empty() {
                 return;
             }
-            if !write(&context, &mut pending).await {
+            if !write(&context, &mut pending, &mut refusals).await {
                 context.sleep(REST).await;
             }
         }
@@ -104,6 +115,37 @@ struct Pending {
     ended: BTreeSet<Ipv4Addr>,
     given6: Option<GivenLease6>,
     waiting: Vec<oneshot::Sender<()>>,
+}
+
+/// An address that a server has given to one client while the guard keeps it for another card.
+struct Refusal {
+    vni: Vni,
+    address: IpAddr,
+    /// The client's MAC address, or what it calls itself.
+    client: String,
+    /// MAC address of the card that keeps the address.
+    keeper: String,
+}
+
+/// Refusals for others to know of.
+struct Refusals {
+    refused: watch::Sender<Refused>,
+    /// The client that the log has last named with an address: each of its renewals is refused.
+    logged: BTreeMap<(Vni, IpAddr), String>,
+}
+
+impl Refusals {
+    fn add(&mut self, refusal: Refusal) {
+        let Refusal { vni, address, client, keeper } = refusal;
+        self.refused.send_modify(|refused| *refused.entry(vni).or_default() += 1);
+        if self.logged.insert((vni, address), client.clone()).as_ref() != Some(&client) {
+            tracing::warn!(
+                "the DHCP server of network {vni} has given {address} to {client}, and the guard \
+                 keeps it for {keeper}, whose lease lasts: nothing from {client} passes until it \
+                 asks for another address, which it gets once the server was started anew"
+            );
+        }
+    }
 }
 
 fn take(context: &Context, pending: &mut AllPending, request: LeaseRequest) {
@@ -157,12 +199,15 @@ impl Pending {
 }
 
 /// Writes everything that is pending. False if the store did not take it.
-async fn write(context: &Context, pending: &mut AllPending) -> bool {
+async fn write(context: &Context, pending: &mut AllPending, refusals: &mut Refusals) -> bool {
     let now = context.ports.clock.wall().as_secs();
+    let mut refused = Vec::new();
     let decide = |view: &Cluster| {
         let mut changes = Changes::new();
         let mut left = BTreeSet::new();
+        refused.clear();
         for ((vni, key), news) in pending.iter() {
+            refused.extend(refusal(view, *vni, news, now));
             let change = match key {
                 LeaseKey::Mac(mac) => change(view, *vni, mac, news, now),
                 LeaseKey::Ip6(address) => change6(view, *vni, *address, news, now),
@@ -185,6 +230,7 @@ async fn write(context: &Context, pending: &mut AllPending) -> bool {
     let late = "the store does not take leases in time; it is tried again";
     let is_written = context.change(STORE, decide, failed, late).await;
     if is_written {
+        refused.into_iter().for_each(|refusal| refusals.add(refusal));
         let written = std::mem::take(pending).into_values();
         written.flat_map(|entry| entry.waiting).for_each(|done| _ = done.send(()));
     }
@@ -194,15 +240,10 @@ async fn write(context: &Context, pending: &mut AllPending) -> bool {
 /// The change of the records, if there is one. What is of no network is no lease.
 fn change(view: &Cluster, vni: Vni, mac: &str, pending: &Pending, now: u64) -> Option<Change> {
     let (record, network) = of_network(view, vni)?;
-    let is_guarded = is_guarded(view, vni);
-    let is_kept =
-        |lease: &LeaseRecord| is_guarded && lasts(lease, now) && is_card_in_use(view, &lease.mac);
     match &pending.given {
         Some(lease) => {
             let ip4 = network.managed()?.ip4.as_ref()?;
-            let mut others = given4(record).filter(|other| other.mac != lease.mac);
-            let is_anothers =
-                others.any(|other| other.address.parse() == Ok(lease.address) && is_kept(other));
+            let is_anothers = kept4(view, vni, lease, now).is_some();
             let is_taken = ip4.network.contains(&lease.address) && !is_anothers;
             is_taken.then(|| Change::PutLease { vni: vni.to_string(), lease: lease.clone() })
         }
@@ -215,10 +256,51 @@ fn change(view: &Cluster, vni: Vni, mac: &str, pending: &Pending, now: u64) -> O
             let ended = given4(record).find(has_ended)?;
             // An address that is not of the network any more goes in any case.
             let is_of_it = ended.address.parse().is_ok_and(|address| network.contains(address));
-            let goes = !(is_of_it && is_kept(ended));
+            let goes = !(is_of_it && is_kept4(view, vni, ended, now));
             goes.then(|| Change::RemoveLease { vni: vni.to_string(), mac: mac.to_owned() })
         }
     }
+}
+
+/// Refusal of what a server has given; `None` if it is recorded.
+fn refusal(view: &Cluster, vni: Vni, news: &Pending, now: u64) -> Option<Refusal> {
+    if let Some(given) = &news.given {
+        let keeper = kept4(view, vni, given, now)?.mac.clone();
+        let (address, client) = (given.address.into(), given.mac.clone());
+        return Some(Refusal { vni, address, client, keeper });
+    }
+    let given = news.given6.as_ref()?;
+    let keeper = kept6(view, vni, given.address, now).filter(|known| is_anothers(known, given))?;
+    let client = given.mac.as_ref().unwrap_or(&given.client.duid).clone();
+    Some(Refusal { vni, address: given.address.into(), client, keeper: keeper.mac.clone() })
+}
+
+/// Lease of another card by which the guard keeps the address that is given.
+fn kept4<'a>(
+    view: &'a Cluster,
+    vni: Vni,
+    given: &GivenLease,
+    now: u64,
+) -> Option<&'a LeaseRecord> {
+    let is_it = |other: &&LeaseRecord| {
+        other.mac != given.mac
+            && other.address.parse() == Ok(given.address)
+            && is_kept4(view, vni, other, now)
+    };
+    given4(view.networks.get(&vni.to_string())?).find(is_it)
+}
+
+/// Whether the guard keeps the address of a lease of IPv4 for its card, whatever the server says.
+fn is_kept4(view: &Cluster, vni: Vni, lease: &LeaseRecord, now: u64) -> bool {
+    is_guarded(view, vni) && lasts(lease, now) && is_card_in_use(view, &lease.mac)
+}
+
+/// Lease by which the guard keeps an address of IPv6 for a card.
+fn kept6(view: &Cluster, vni: Vni, address: Ipv6Addr, now: u64) -> Option<&LeaseRecord> {
+    let record = view.networks.get(&vni.to_string())?;
+    let is_it = |lease: &&LeaseRecord| lease.ip6.is_some() && lease.address.parse() == Ok(address);
+    let known = record.leases.iter().find(is_it)?;
+    (is_guarded(view, vni) && lasts(known, now) && is_card(view, &known.mac)).then_some(known)
 }
 
 /// Leases of IPv4 that a server has given.
@@ -248,12 +330,10 @@ fn change6(
     now: u64,
 ) -> Option<Change> {
     let (record, network) = of_network(view, vni)?;
-    let is_guarded = is_guarded(view, vni);
+    let known_to_last = kept6(view, vni, address, now);
     let vni = vni.to_string();
     let is_it = |lease: &&LeaseRecord| lease.ip6.is_some() && lease.address.parse() == Ok(address);
     let known = record.leases.iter().find(is_it);
-    let known_to_last =
-        known.filter(|known| is_guarded && lasts(known, now) && is_card(view, &known.mac));
     let Some(given) = &pending.given6 else {
         // An address that is not of the network any more goes in any case.
         let is_kept = known_to_last.is_some() && network.contains(address.into());

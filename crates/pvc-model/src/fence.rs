@@ -4,6 +4,8 @@
 //!  init, run ─silent─▶ dead ─proof─▶ fenced, fence-flush ─VMs placed─▶ fenced, flushed ─▶ power on
 //!                       │                                                                    │
 //!                       └── a new stamp, or another state: it lives, nothing more is done ◀──┘
+//!
+//!  init, shutdown, stop ─an operator's word─▶ fenced, fence-flush
 //! ```
 //!
 //! The state that everybody sees is the node's record; what one fencer knows beside it is a
@@ -33,7 +35,7 @@ pub use cuts::Cuts;
 pub(crate) use rescue::may_have;
 pub use rescue::{Rescue, Way, is_awaited, is_recovered, rescues, rescues_while, weighed_rescues};
 pub use sightings::Sightings;
-pub use word::{Doubt, Sign, confirmed, doubt};
+pub use word::{Doubt, Sign, WATCH, confirmed, doubt, has_to_be_watched};
 
 /// Chances of a suspected node to show that it lives before its power is cut, one interval each.
 pub const SAVING_THROWS: u32 = 6;
@@ -154,7 +156,7 @@ pub struct History {
 }
 
 impl History {
-    /// Notes the answer of the node's BMC. `None`: it did not say. `None`: it did not say.
+    /// Notes the answer of the node's BMC. `None`: it did not say.
     pub fn note_power(&mut self, is_on: Option<bool>, now: Duration, interval: Duration) {
         self.found_off = if is_on == Some(false) { self.found_off + 1 } else { 0 };
         self.ask_at = now + if self.found_off > 0 { CONFIRM_AFTER.min(interval) } else { interval };

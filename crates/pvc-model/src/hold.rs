@@ -37,7 +37,8 @@ pub enum Purpose {
     RollBack(SnapshotName),
     /// To this size, in bytes.
     Shrink(u64),
-    /// For what this version does not know, or cannot read. Nobody but who wrote it ends it.
+    /// For what this version does not know, or cannot read. Nobody but who wrote it ends it, or
+    /// an operator who says that nobody does.
     Other,
     /// Its contents give way to others: the old go to the trash, and the new get the name.
     Fill {
@@ -122,8 +123,9 @@ impl Held {
             Purpose::Other => {
                 return format!(
                     "another version of PVC has written that, and ends it, or tells how: wait for \
-                     it, or give all nodes that version and ask again; if no version knows it, \
-                     the record `/pvcrs/holds/{pool}:{volume}` is damaged"
+                     it, or give all nodes that version and ask again; if no version knows it, its \
+                     record is damaged: look what the volume holds, and `pvc storage volume scan \
+                     {pool} {volume} --force` lets go of it"
                 );
             }
             Purpose::Fill { .. } => {
@@ -134,7 +136,15 @@ impl Held {
             Purpose::Mapped(jobs) => {
                 let ends: Vec<String> =
                     jobs.keys().map(|job| format!("`pvc task cancel {job}`")).collect();
-                return format!("wait for it, or end it: {}", ends.join(" and "));
+                let nodes: BTreeSet<&NodeName> = jobs.values().collect();
+                let off: Vec<String> =
+                    nodes.iter().map(|node| format!("`pvc node confirm-off {node}`")).collect();
+                return format!(
+                    "wait for it, or end it: {}; of a task that is over, or taken back, the worker \
+                     of its node lets go when it is there again; if the server is off for good, {}",
+                    ends.join(" and "),
+                    off.join(" and ")
+                );
             }
         };
         let lost = match &self.purpose {
@@ -260,7 +270,7 @@ mod tests {
         assert_eq!(held.to_string(), words);
         let hint = held.hint();
         assert!(hint.starts_with("another version of PVC has written that"), "{hint}");
-        assert!(hint.contains("`/pvcrs/holds/vms:a`"), "{hint}");
+        assert!(hint.contains("`pvc storage volume scan vms a --force`"), "{hint}");
     }
 
     #[test]
@@ -298,8 +308,11 @@ mod tests {
         let words = "volume `vms/a` is being worked on by the script of task `00000001` on node \
                      `hv1` and of task `00000002` on node `hv2`";
         assert_eq!(held.to_string(), words);
-        let ends = "`pvc task cancel 00000001` and `pvc task cancel 00000002`";
-        assert!(held.hint().ends_with(ends), "{}", held.hint());
+        let hint = held.hint();
+        let ends = "`pvc task cancel 00000001` and `pvc task cancel 00000002`; ";
+        assert!(hint.contains(ends), "{hint}");
+        let off = "off for good, `pvc node confirm-off hv1` and `pvc node confirm-off hv2`";
+        assert!(hint.ends_with(off), "{hint}");
         let hold = VolumeHold { volume: volume.clone(), purpose, by: "00000002".to_owned() };
         assert_eq!(hold.lost_snapshot(|_| false), None);
         let mut cluster = Cluster::default();

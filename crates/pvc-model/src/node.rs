@@ -92,6 +92,19 @@ word! {
     }
 }
 
+impl DomainState {
+    /// State in which a node comes back from a backup that caught it while VMs were given to
+    /// others or taken back; `None` if that is the one it was in. Who was at it does not come
+    /// back, and a node that was being recovered may be a living one by now.
+    pub fn restored(&self) -> Option<DomainState> {
+        match self {
+            DomainState::Flush | DomainState::FenceFlush => Some(DomainState::Flushed),
+            DomainState::Unflush => Some(DomainState::Ready),
+            DomainState::Ready | DomainState::Flushed | DomainState::Unknown(_) => None,
+        }
+    }
+}
+
 /// The figures a node publishes with its keepalive.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct NodeFigures {

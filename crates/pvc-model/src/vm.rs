@@ -47,18 +47,21 @@ impl VmState {
     /// `None` if that is the one it was in. Whoever did it does not come back, and nobody else
     /// would end its state.
     ///
-    /// A VM that was moved was up. Of one whose disks were being made, filled or removed nobody
-    /// knows how they are by now: it is neither started nor ended until somebody has looked.
+    /// A VM that was moved or restarted was up: done once more, it would be done to a guest of today.
+    /// One that was shut down was to be off, and a guest of today is asked as that one was, which is
+    /// gentler than `stop`. Of one whose disks were being made, filled or removed nobody knows how
+    /// they are by now: it is neither started nor ended until somebody has looked.
     pub fn restored(&self) -> Option<VmState> {
         match self {
-            VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate => Some(VmState::Start),
+            VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate | VmState::Restart => {
+                Some(VmState::Start)
+            }
             VmState::Provision | VmState::Import | VmState::Restore | VmState::Delete => {
                 Some(VmState::Disable)
             }
             VmState::Start
-            | VmState::Restart
-            | VmState::Shutdown
             | VmState::Stop
+            | VmState::Shutdown
             | VmState::Disable
             | VmState::Fail
             | VmState::Mirror
@@ -192,7 +195,7 @@ mod tests {
     fn a_state_that_is_restored_is_one_that_ends_without_whoever_began_it() {
         for state in VmState::ALL {
             let expected = match state.as_str() {
-                "migrate" | "migrate-live" | "unmigrate" => Some(VmState::Start),
+                "migrate" | "migrate-live" | "unmigrate" | "restart" => Some(VmState::Start),
                 "provision" | "import" | "restore" | "delete" => Some(VmState::Disable),
                 _ => None,
             };

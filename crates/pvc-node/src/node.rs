@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pvc_core_network::{among_nodes, filter, networks};
-use pvc_guest_network::leases::LeaseRequests;
+use pvc_guest_network::leases::{LeaseRequests, Refused};
 use pvc_guest_network::links::Tell;
 use pvc_guest_network::{dhcp, dns, evpn, firewall, guard, leases, links, sriov, unconfirmed};
 use pvc_model::NodeName;
@@ -359,8 +359,11 @@ fn start_guest_networks(running: &mut Running, shared: &Arc<Shared>, others: Oth
     acting.supervise("guest guard", context, guard::run);
     acting.supervise("unconfirmed changes", context, unconfirmed::run);
     let (dhcp, term) = (settings.dhcp, shared.role.term.clone());
+    let (refused, _) = watch::channel(Refused::new());
+    let refusals = refused.clone();
     acting.supervise("dhcp", context, move |context, end| {
-        dhcp::run(context, dhcp.clone(), term.subscribe(), standing.subscribe(), end)
+        let (term, standing) = (term.subscribe(), standing.subscribe());
+        dhcp::run(context, dhcp.clone(), term, standing, refusals.subscribe(), end)
     });
     if let Some(settings) = settings.dns {
         let term = shared.role.term.clone();
@@ -377,7 +380,7 @@ fn start_guest_networks(running: &mut Running, shared: &Arc<Shared>, others: Oth
     }
     if let Some(requests) = others.leases {
         running.leases.supervise("leases", context, move |context, end| {
-            leases::run(context, requests.clone(), end)
+            leases::run(context, requests.clone(), refused.clone(), end)
         });
     }
     if let Some(trouble) = others.metadata_trouble {

@@ -1,12 +1,14 @@
 //! Asks about one node.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use pvc_model::fence::{self, Doubt, Sign};
 use pvc_model::flush::{Fate, fates};
-use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRecord, NodeRole};
 use pvc_model::placement::Promises;
 use pvc_model::{NodeName, Uuid, cluster::Cluster};
+use pvc_ports::Clock;
 use pvc_store::{ChangeError, Changes, ConfigChange, Expect, NodeChange, Store, death};
 
 use crate::refusal::{Kind, NoNode, Refusal, find_node};
@@ -111,16 +113,10 @@ impl Refusal for NodeRefusal {
                 let done = if *state == DomainState::Flush { "flushed" } else { "ready" };
                 Some(format!("wait until it is in domain state `{done}`, then ask again"))
             }
-            NodeRefusal::NotDead { node, state: DaemonState::Init | DaemonState::Run } => {
-                Some(format!(
-                    "wait until `pvc node info {node}` says `dead`: the others find out whether it \
-                     is silent; if it lives, `pvc node flush {node}` moves its VMs away"
-                ))
-            }
-            NodeRefusal::NotDead { .. } => Some(
-                "only who falls silent without having said that it stops is taken for dead"
-                    .to_owned(),
-            ),
+            NodeRefusal::NotDead { node, .. } => Some(format!(
+                "wait until `pvc node info {node}` says `dead`: the others find out whether it is \
+                 silent; if it lives, `pvc node flush {node}` moves its VMs away"
+            )),
             NodeRefusal::Proven { node } => {
                 Some(format!("`pvc node info {node}` shows how, and what became of its VMs"))
             }
@@ -174,33 +170,63 @@ pub async fn set_coordinator_state(
 }
 
 /// Takes an operator's word that a node is off for the proof of its death, which nothing else may
-/// be able to give. What follows a fence follows.
+/// be able to give. What follows a fence follows. A node that the others do not watch is watched
+/// for [`fence::WATCH`] first, but for a dry run.
 ///
 /// # Errors
-/// Refused unless the node is `dead` and shows no sign of life.
-pub async fn confirm_off(store: &Store, word: &OffWord) -> Result<(), ChangeError<NodeRefusal>> {
-    let seen = store.fresh().await?;
-    let is_announced = match seen.node(&word.node) {
-        Some(record) => store.announcement(&record.name).await?.is_some(),
-        None => false,
-    };
+/// Refused if the node says that it runs, is proven dead, or shows a sign of life.
+pub async fn confirm_off(
+    store: &Store,
+    clock: &dyn Clock,
+    word: &OffWord,
+) -> Result<(), ChangeError<NodeRefusal>> {
+    let before = look_for_life(store, word, None).await?;
+    if fence::has_to_be_watched(&before) && !store.is_dry() {
+        clock.sleep(fence::WATCH).await;
+        look_for_life(store, word, Some(&before)).await?;
+    }
     store
         .change(|cluster| {
             let record = find_node(cluster, &word.node)?;
-            let node = record.name.clone();
-            match fence::doubt(cluster, record, &word.asked, is_announced) {
-                None => {}
-                Some(Doubt::NotDead) => {
-                    let state = record.daemon_state.clone();
-                    return Err(NodeRefusal::NotDead { node, state });
-                }
-                Some(Doubt::Proven) => return Err(NodeRefusal::Proven { node }),
-                Some(Doubt::Lives(sign)) => return Err(NodeRefusal::Lives { node, sign }),
-            }
+            // It had no session a moment ago, and a daemon that starts writes its state.
+            check_no_doubt(cluster, record, &before, word, false)?;
             let note = fence::confirmed(record, &word.who, word.now);
             Ok((death(cluster, record, note, word.recover), ()))
         })
         .await
+}
+
+/// Returns the record of a node that shows no sign of life, by a fresh view; none since `before`,
+/// if that is given.
+async fn look_for_life(
+    store: &Store,
+    word: &OffWord,
+    before: Option<&NodeRecord>,
+) -> Result<Arc<NodeRecord>, ChangeError<NodeRefusal>> {
+    let seen = store.fresh().await?;
+    let record = find_node(&seen, &word.node).map_err(|no| ChangeError::Refused(no.into()))?;
+    let is_announced = store.announcement(&record.name).await?.is_some();
+    check_no_doubt(&seen, record, before.unwrap_or(record), word, is_announced)
+        .map_err(ChangeError::Refused)?;
+    Ok(record.clone())
+}
+
+fn check_no_doubt(
+    cluster: &Cluster,
+    record: &NodeRecord,
+    before: &NodeRecord,
+    word: &OffWord,
+    is_announced: bool,
+) -> Result<(), NodeRefusal> {
+    let node = record.name.clone();
+    match fence::doubt(cluster, record, before, &word.asked, is_announced) {
+        None => Ok(()),
+        Some(Doubt::NotDead) => {
+            Err(NodeRefusal::NotDead { node, state: record.daemon_state.clone() })
+        }
+        Some(Doubt::Proven) => Err(NodeRefusal::Proven { node }),
+        Some(Doubt::Lives(sign)) => Err(NodeRefusal::Lives { node, sign }),
+    }
 }
 
 fn settled(state: &CoordinatorState) -> bool {

@@ -73,7 +73,7 @@ const TABLES: [&str; 10] = [
     "SELECT id, name FROM userdata ORDER BY id",
     "SELECT id, name FROM script ORDER BY id",
     "SELECT id, name FROM ova ORDER BY id",
-    "SELECT ova, pool, volume_name, volume_format, disk_id, disk_size_gb FROM ova_volume \
+    "SELECT id, ova, pool, volume_name, volume_format, disk_id, disk_size_gb FROM ova_volume \
      ORDER BY id",
     "SELECT id, name, profile_type, system_template, network_template, storage_template, \
      userdata, script, ova, arguments FROM profile ORDER BY id",
@@ -185,6 +185,7 @@ fn ovas_of(ovas: &Rows, volumes: &Rows) -> Vec<Ova> {
         all(ovas, |row| Ova { id: row.id("id"), name: row.needed("name"), volumes: Vec::new() });
     let volumes = all(volumes, |row| {
         let volume = OvaVolume {
+            id: row.id("id"),
             pool: row.needed("pool"),
             volume: row.needed("volume_name"),
             format: row.needed("volume_format"),

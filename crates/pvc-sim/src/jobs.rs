@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pvc_model::cluster::Cluster as View;
 use pvc_model::job::course::{Cause, Course};
-use pvc_model::job::osd::was_given_up;
+use pvc_model::job::osd::failure_of_given_up;
 use pvc_model::job::{Job, JobId, JobProgress, JobState, JobWork, Steps};
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_ports::{GuestRun, VolumeLock};
@@ -253,6 +253,11 @@ fn leaves_open(job: &Job) -> bool {
     !is_done && job.progress.log.iter().any(|line| line.ends_with("is not known"))
 }
 
+/// Whether the job was left as it stood, as its node was fenced and somebody cancelled it.
+pub(crate) fn was_given_up(job: &Job) -> bool {
+    job.progress.failure.as_ref() == Some(&failure_of_given_up(&job.spec.node))
+}
+
 /// Fault of how a job has ended, or that it has not.
 fn wrong_end(job: &Job) -> Option<&'static str> {
     let progress = &job.progress;
@@ -265,7 +270,7 @@ fn wrong_end(job: &Job) -> Option<&'static str> {
         // What the API does has none.
         (JobState::Succeeded, None) => job.spec.work.is_of_api(),
         // One whose node is fenced stays where it is when somebody cancels it.
-        (JobState::Failed, Some(_)) if was_given_up(progress) => job.cancel_requested,
+        (JobState::Failed, Some(_)) if was_given_up(job) => job.cancel_requested,
         // Behind the point of no return it is tried again until somebody cancels it.
         (JobState::Failed, Some(Steps { course: Course::Forward { .. }, .. })) => {
             job.cancel_requested && may_end_half_way(&job.spec.work)
@@ -403,9 +408,10 @@ mod tests {
         given_up.cancel_requested = true;
         given_up.progress.failure = stopped.progress.failure;
         assert_eq!(wrong_end(&given_up), Some("ended half way"));
-        let why = "its node was fenced; what it has done stays as it is".to_owned();
-        given_up.progress.failure = Some(Failure { kind: Kind::Unavailable, why, hint: None });
+        given_up.progress.failure = Some(failure_of_given_up(&given_up.spec.node));
         assert_eq!(wrong_end(&given_up), None);
+        given_up.cancel_requested = false;
+        assert_eq!(wrong_end(&given_up), Some("ended half way"));
     }
 
     /// A world of one host, and a view of its jobs.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster as View;
 use pvc_model::job::course::Course;
-use pvc_model::job::osd::{sharing, was_given_up};
+use pvc_model::job::osd::sharing;
 use pvc_model::job::{Job, JobId, JobState, JobWork};
 use pvc_model::osd::{LvmName, OsdId, OsdState};
 use pvc_model::storage::OsdRecord;
@@ -14,6 +14,7 @@ use pvc_ports::UnitState;
 use pvc_testkit::MemoryOsds;
 
 use crate::host::Hosts;
+use crate::jobs::was_given_up;
 
 /// OSDs that were seen, and what was asked about them.
 #[derive(Default)]
@@ -208,7 +209,7 @@ fn failed_half_way<'a>(view: &'a View, node: &'a str) -> impl Iterator<Item = &'
     view.jobs.values().map(AsRef::as_ref).filter(move |job| {
         let steps = job.progress.steps.as_ref();
         let is_half_way = steps.is_some_and(|steps| matches!(steps.course, Course::Forward { .. }))
-            || was_given_up(&job.progress);
+            || was_given_up(job);
         let has_failed = matches!(job.progress.state, JobState::Failed | JobState::Cancelled);
         // One that removes the OSD of a fenced node is of another one.
         let removed =

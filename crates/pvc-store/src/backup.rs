@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use pvc_model::NodeName;
+use pvc_model::node::DomainState;
 use pvc_model::vm::VmState;
 use pvc_ports::Op;
 
@@ -55,8 +56,8 @@ impl Store {
     /// What was so then, or under way, does not come back: others would act on it. What a node says
     /// of itself now stays; where it says nothing, each key of its record is there and says nothing
     /// either, as in a new one. A job, a hold, a note of a former time is not made again, and a VM
-    /// in a state that only a job ends gets [another](VmState::restored), unless it is in that
-    /// state now.
+    /// to which something was done gets [another state](VmState::restored), unless it is in that
+    /// one now; so does a [node](DomainState::restored), but for one that is being recovered.
     ///
     /// A dump larger than one request is written in several, the schema version last.
     pub async fn restore(&self, dump: &BTreeMap<String, String>) -> Result<Restored, RestoreError> {
@@ -142,19 +143,20 @@ struct Orders {
 fn orders(raw: &Raw, dump: &BTreeMap<String, String>) -> Orders {
     let (mut keys, mut disabled) = (BTreeMap::new(), Vec::new());
     for (path, then) in dump {
-        if path == "/" || records::is_observed(path) {
+        if path == "/" || records::is_observed(path) || node::is_being_recovered(raw, path) {
             continue;
         }
-        let state = vm::restored_state(path, then);
+        let (of_vm, of_node) = (vm::restored_state(path, then), node::restored_state(path, then));
+        let state = of_vm.as_ref().map(VmState::as_str);
+        let state = state.or(of_node.as_ref().map(DomainState::as_str));
         // Whoever has brought it into that state may still be at it.
         if state.is_some() && raw.text(path).is_some_and(|now| now == *then) {
             continue;
         }
-        if state == Some(VmState::Disable) {
+        if of_vm == Some(VmState::Disable) {
             disabled.push(keys::parent(path));
         }
-        let value = state.map_or_else(|| then.clone(), |state| state.as_str().to_owned());
-        keys.insert(path.clone(), value);
+        keys.insert(path.clone(), state.unwrap_or(then).to_owned());
     }
     keys.extend(disabled.iter().map(|root| vm::no_autostart(root)));
     let name = |root: &str| {

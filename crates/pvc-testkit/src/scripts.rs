@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::job::JobId;
@@ -16,6 +17,8 @@ use crate::Gate;
 #[derive(Debug, Clone, PartialEq)]
 pub enum ScriptAct {
     Send(ScriptMessage),
+    /// Works for this time before it does the next.
+    Work(Duration),
     /// Says nothing any more.
     Hang,
     /// Ends its process.
@@ -155,6 +158,10 @@ impl ScriptProcess for ScriptedScript {
         }
         match self.next.pop_front() {
             Some(ScriptAct::Send(message)) => Ok(message),
+            Some(ScriptAct::Work(time)) => {
+                tokio::time::sleep(time).await;
+                ScriptProcess::next(self).await
+            }
             Some(ScriptAct::Die) => {
                 Err(ScriptsError::Ended { how: "signal 9 ended it".to_owned() })
             }

@@ -18,6 +18,7 @@ mod inside;
 mod legacy;
 mod ping;
 mod prediction;
+mod router;
 mod truth;
 
 use std::cell::{Cell, RefCell};
@@ -34,6 +35,7 @@ use self::truth::Watch;
 pub use inside::{GUESTS, LIBVIRT};
 pub use ping::Ping;
 pub use prediction::Prediction;
+pub use router::Router;
 pub use truth::GATEWAY;
 
 pub const NODES: [&str; 3] = ["pvchv1", "pvchv2", "pvchv3"];

@@ -66,7 +66,20 @@ impl Lab {
 
 impl Ping {
     /// Ends it: how many pings found no answer.
-    pub fn lost(mut self) -> usize {
+    pub fn lost(self) -> usize {
+        let text = self.ended();
+        lost(&text).unwrap_or_else(|| panic!("ping counted nothing: {text}"))
+    }
+
+    /// Ends it: how many pings found an answer.
+    pub fn answered(self) -> usize {
+        let text = self.ended();
+        assert!(lost(&text).is_some(), "ping counted nothing: {text}");
+        answered(&text).len()
+    }
+
+    /// Ends it. Returns what it has printed.
+    fn ended(mut self) -> String {
         // An interrupt makes it count.
         match &self.of {
             Some((lab, node)) => {
@@ -81,7 +94,7 @@ impl Ping {
         }
         let text = self.printed.join().expect("it reads and nothing else");
         self.child.wait().expect("it is our child");
-        lost(&text).unwrap_or_else(|| panic!("ping counted nothing: {text}"))
+        text
     }
 }
 
@@ -89,13 +102,18 @@ impl Ping {
 fn lost(text: &str) -> Option<usize> {
     let count = text.lines().find_map(|line| line.split_once(" packets transmitted"))?;
     let sent: usize = count.0.parse().ok().filter(|sent| *sent > 0)?;
-    let answers = text.lines().filter(|line| line.contains(" bytes from "));
-    let answered: BTreeSet<usize> = answers
-        .filter_map(|line| line.split_once("icmp_seq=")?.1.split(' ').next()?.parse().ok())
-        .collect();
+    let answered = answered(text);
     let last = answered.last().copied().unwrap_or(0);
     let behind = sent.saturating_sub(last);
     Some(last - answered.len() + behind.saturating_sub(UNDER_WAY))
+}
+
+/// Numbers of the pings with an answer in what `ping` has printed.
+fn answered(text: &str) -> BTreeSet<usize> {
+    let answers = text.lines().filter(|line| line.contains(" bytes from "));
+    answers
+        .filter_map(|line| line.split_once("icmp_seq=")?.1.split(' ').next()?.parse().ok())
+        .collect()
 }
 
 #[cfg(test)]
@@ -124,5 +142,11 @@ mod tests {
         assert_eq!(lost(&printed(20, [])), Some(12));
         assert_eq!(lost(&printed(0, [])), None);
         assert_eq!(lost("ping: unknown host\n"), None);
+    }
+
+    #[test]
+    fn a_ping_that_is_answered_twice_counts_once_and_one_that_says_unreachable_does_not() {
+        assert_eq!(answered(&printed(20, [1, 2, 2, 5, 20])).len(), 4);
+        assert!(answered(&printed(20, [])).is_empty());
     }
 }

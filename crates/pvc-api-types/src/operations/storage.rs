@@ -157,6 +157,16 @@ params! {
 }
 
 params! {
+    /// A look at a volume.
+    #[derive(Default)]
+    pub struct VolumeScan {
+        /// Also lets go of one that is held for what this version does not know, or whose hold is
+        /// damaged. If half of it is changed its VMs start with that.
+        force: Added,
+    }
+}
+
+params! {
     /// A copy of a volume.
     pub struct CloneRequest {
         /// The name of the copy, which lies in the same pool.
@@ -260,7 +270,7 @@ operations! { "storage-volume":
 
     /// Makes the record of a volume and its snapshots say what is there.
     PostStorageCephVolumePoolVolumeScan {
-        POST "/storage/ceph/volume/{pool}/{volume}/scan", Operator, change
+        POST "/storage/ceph/volume/{pool}/{volume}/scan", Operator, change(VolumeScan)
     }
 
     /// Makes a copy of a volume, in the same pool: a full one, unless it is to be a clone.

@@ -7,6 +7,7 @@ use pvc_api_types::operations::node::{
 };
 use pvc_api_types::{Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState, NodeLog};
 use pvc_model::cluster::Cluster;
+use pvc_model::fence::WATCH;
 use pvc_model::node::NodeRecord;
 use pvc_model::{listed, shown};
 use pvc_ops::node::{self, OffWord, Requested};
@@ -177,8 +178,11 @@ async fn post_node_node_confirm_off(
     let now = i64::try_from(api.clock().wall().as_secs()).unwrap_or(i64::MAX);
     let asked = api.settings().node.clone();
     let word = OffWord { node: name.clone(), who, asked, recover, now };
-    let confirm = |api: ApiState| async move { node::confirm_off(api.store(), &word).await };
-    if let Err(error) = api.carry_out(confirm).await {
+    let confirm = |api: ApiState| async move {
+        node::confirm_off(api.store(), api.clock().as_ref(), &word).await
+    };
+    let time = api.settings().limits.change_time + WATCH;
+    if let Err(error) = api.carry_out_within(time, confirm).await {
         if !ask.mode.is_dry() {
             tracing::warn!(node = shown(&name), "the word that a node is off was not recorded");
         }
@@ -186,7 +190,9 @@ async fn post_node_node_confirm_off(
     }
     let follows = match recover {
         true => "its VMs are started elsewhere",
-        false => "its VMs wait for it, because `successful_fence` is `none`",
+        false => {
+            "its VMs wait for it, because `successful_fence` is `none` or `fence_intervals` is 0"
+        }
     };
     Ok(ask.mode.done(format!("node `{name}` is recorded as off: {follows}")))
 }

@@ -88,7 +88,7 @@ const NEW: [&str; 29] = [
 
 /// Parameters that version 1.0.3 does not know and leaves out of account, beside `dry_run` of
 /// whatever changes something.
-const ADDED: [(&str, &str); 27] = [
+const ADDED: [(&str, &str); 28] = [
     ("DELETE /api/v1/network/{vni}", "force"),
     ("DELETE /api/v1/network/{vni}/acl/{description}", "confirm"),
     ("DELETE /api/v1/storage/ceph/pool/{pool}", "force"),
@@ -107,6 +107,7 @@ const ADDED: [(&str, &str); 27] = [
     ("POST /api/v1/storage/ceph/osd/{osdid}", "force"),
     ("POST /api/v1/storage/ceph/volume/{pool}/{volume}/clone", "copy_on_write"),
     ("POST /api/v1/storage/ceph/volume/{pool}/{volume}/clone", "force_flag"),
+    ("POST /api/v1/storage/ceph/volume/{pool}/{volume}/scan", "force"),
     ("POST /api/v1/storage/ceph/volume/{pool}/{volume}/upload", "force"),
     ("POST /api/v1/storage/ceph/volume/{pool}/{volume}/upload", "sha256"),
     ("POST /api/v1/vm", "force"),

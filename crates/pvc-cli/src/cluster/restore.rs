@@ -3,7 +3,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
@@ -18,8 +18,11 @@ use crate::outcome::{Failure, Outcome, plain_io};
 /// disabled. The answer names such VMs, and says whether the cluster is in maintenance.
 ///
 /// What would be replaced is shown first, and the cluster's name has to be typed. Stop
-/// all VMs and all daemons but the API before: running guests and records from another
-/// time do not go together.
+/// `pvc.target` on every node before, which leaves guests and the API running: a node's
+/// daemon acts on the records at once. It pulls the plug of a guest whose VM is off by
+/// them, or belongs to another node. The question says how many VMs are off. Guests that
+/// cannot be shut down before are dealt with before the daemons are started again; see
+/// "Restoring the records" in the manual.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -57,10 +60,11 @@ impl Restore {
             })?;
         let name = pvc.client()?.read_soon(GetStatus)?.read()?.cluster_name;
         let sentence = format!(
-            "This replaces records of cluster `{name}` by the {} of `{}` ({}).",
+            "This replaces records of cluster `{name}` by the {} of `{}` ({}).{}",
             records.len(),
             self.filename.display(),
             summary(records.keys()),
+            warning(records),
         );
         confirm::type_name(pvc, self.yes, &sentence, &name)?;
         let message = pvc.client()?.change(
@@ -97,9 +101,45 @@ fn summary<'a>(paths: impl Iterator<Item = &'a String>) -> String {
     format!("{nodes} nodes, {vms} VMs, {networks} networks")
 }
 
+/// Sentences about the VMs that are off once `records` are restored, each with a space before it;
+/// empty if there are none.
+fn warning(records: &Map<String, Value>) -> String {
+    let is_off = |(path, state): &(&String, &Value)| {
+        let parts: Vec<&str> = path.split('/').collect();
+        matches!(parts[..], ["", "domains", _, "state"])
+            && matches!(state.as_str(), Some("stop" | "shutdown"))
+    };
+    match records.iter().filter(is_off).count() {
+        0 => String::new(),
+        off => format!(
+            " By them {off} VMs are to be off: if a guest of theirs runs, a node's daemon pulls \
+             its plug at once, or when it is started. `systemctl stop pvc.target` on all nodes \
+             before leaves the guests and the API running."
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn vms_that_are_off_by_a_backup_are_counted_and_what_becomes_of_their_guests_is_said() {
+        let of = |records: Value| warning(records.as_object().expect("an object"));
+        let off = of(serde_json::json!({
+            "/domains/a/state": "stop",
+            "/domains/b/state": "shutdown",
+            "/domains/c/state": "start",
+            "/domains/d/state": "disable",
+            "/domains/e/tags/state": "stop",
+            "/domains/f": "stop",
+            "/nodes/state": "stop",
+            "/domains/g/state": 1,
+        }));
+        assert!(off.starts_with(" By them 2 VMs are to be off: "), "{off}");
+        assert!(off.contains("`systemctl stop pvc.target` on all nodes"), "{off}");
+        assert_eq!(of(serde_json::json!({ "/domains/a/state": "start" })), "");
+    }
 
     #[test]
     fn only_the_objects_themselves_are_counted() {

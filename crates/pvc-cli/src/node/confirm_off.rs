@@ -9,13 +9,16 @@ use crate::outcome::Outcome;
 /// Say that a dead node is without power
 ///
 /// For a node that is `dead` and of which no BMC proves that it is off: there is none,
-/// it is broken, or the whole server is gone. Your word is the proof then: its VMs are
-/// started elsewhere, as after a fence, and `pvc node info` shows who has said so.
+/// it is broken, or the whole server is gone. And for one that has said that it stops
+/// or starts (`shutdown`, `stop`, `init`) and never comes back: nobody takes that for
+/// dead. Your word is the proof then: its VMs are started elsewhere, as after a fence,
+/// and `pvc node info` shows who has said so.
 ///
 /// See for yourself that the server has no power, and that nobody can switch it on
 /// while its VMs are started elsewhere: pull its plugs. If it runs, each of its VMs
-/// runs twice, and two write to one disk. A node that is not `dead`, or shows a sign of
-/// life, is refused.
+/// runs twice, and two write to one disk. The guests of a node whose daemon was stopped
+/// go on, and nobody sees them: look at the server itself. A node that is in `run`, or
+/// shows a sign of life, is refused; one that is not `dead` is watched for 15 seconds.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

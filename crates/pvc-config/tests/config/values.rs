@@ -496,6 +496,19 @@ fn every_directory_to_create_is_named() {
     }
 }
 
+/// A description that ends with a bracket is not followed by another one.
+#[test]
+fn the_reference_page_says_once_and_in_a_sentence_what_pvc_1_0_3_does_not_know() {
+    let page = reference_page();
+    let rows = page.lines().filter(|line| line.contains("PVC 1.0.3 does not know"));
+    let rows: Vec<&str> = rows.collect();
+    assert!(!rows.is_empty());
+    for row in rows {
+        assert!(row.ends_with(". PVC 1.0.3 does not know this key. |"), "{row}");
+        assert_eq!(row.matches("1.0.3 does not know").count(), 1, "{row}");
+    }
+}
+
 #[test]
 fn the_reference_page_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/manual/configuration.md");

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, unshare};
 use pvc_guest_network::dhcp::{self, DhcpSettings};
+use pvc_guest_network::leases::Refused;
 use pvc_guest_network::links::Standing;
 use pvc_linux::{LinuxExec, LinuxFiles, LinuxNetwork, LinuxPrograms, SystemClock};
 use pvc_model::NodeName;
@@ -85,7 +86,9 @@ async fn serve_with(
     let end = CancellationToken::new();
     let (_term, terms) = watch::channel(1);
     let (_standing, stands) = watch::channel(Standing::from([Vni::new(1001).unwrap()]));
-    let role = tokio::spawn(dhcp::run(context.clone(), settings, terms, stands, end.clone()));
+    let (_refused, refused) = watch::channel(Refused::new());
+    let role = dhcp::run(context.clone(), settings, terms, stands, refused, end.clone());
+    let role = tokio::spawn(role);
     let late = context.now() + Duration::from_secs(30);
     while !is_so() {
         assert!(context.now() < late, "not in time: {what}");

@@ -20,6 +20,7 @@ use pvc_database::{PostgresDatabase, PostgresOptions};
 use pvc_dns::TcpTransfers;
 use pvc_guest_network::dhcp::{self, DhcpSettings};
 use pvc_guest_network::dns::{self, DnsDatabase, DnsSettings};
+use pvc_guest_network::leases::Refused;
 use pvc_guest_network::links::Standing;
 use pvc_linux::{LinuxExec, LinuxFiles, LinuxNetwork, LinuxPrograms, SystemClock};
 use pvc_model::NodeName;
@@ -161,7 +162,8 @@ impl World {
         };
         let (context, end) = (&self.context, &self.end);
         let (term, standing) = (self.term.subscribe(), self.standing.subscribe());
-        let dhcp = dhcp::run(context.clone(), dhcp, term, standing, end.clone());
+        let (_, refused) = watch::channel(Refused::new());
+        let dhcp = dhcp::run(context.clone(), dhcp, term, standing, refused, end.clone());
         let dns = dns::run(context.clone(), dns, self.term.subscribe(), end.clone());
         [tokio::spawn(dhcp), tokio::spawn(dns)]
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_guest_network::dhcp::{self, DhcpSettings};
-use pvc_guest_network::leases::{self, LeaseRequest};
+use pvc_guest_network::leases::{self, LeaseRequest, Refused};
 use pvc_guest_network::links::{self, Standing, Tell};
 use pvc_guest_network::unconfirmed;
 use pvc_model::NodeName;
@@ -37,6 +37,7 @@ struct World {
     context: Context,
     network: Arc<MemoryNetwork>,
     programs: ScriptedPrograms,
+    refused: watch::Sender<Refused>,
     end: CancellationToken,
 }
 
@@ -52,7 +53,8 @@ async fn world() -> World {
         ..ports()
     };
     let context = Context::new(NodeName::new("hv1"), ports, store);
-    World { context, network, programs, end: CancellationToken::new() }
+    let (refused, _) = watch::channel(Refused::new());
+    World { context, network, programs, refused, end: CancellationToken::new() }
 }
 
 fn vni() -> Vni {
@@ -226,7 +228,8 @@ impl Servers {
             executable: "/usr/sbin/pvcnoded".to_owned(),
             socket: "/run/pvc/leases".to_owned(),
         };
-        let role = dhcp::run(world.context.clone(), settings, terms, stands, world.end.clone());
+        let (context, refused) = (world.context.clone(), world.refused.subscribe());
+        let role = dhcp::run(context, settings, terms, stands, refused, world.end.clone());
         Servers { term, role: tokio::spawn(role), _standing: standing }
     }
 
@@ -412,6 +415,41 @@ async fn the_name_of_a_vm_that_is_new_is_its_cards_within_ten_minutes() {
     servers.end(&world).await;
 }
 
+/// A server has freed an address that its card gave back, and the guard keeps it for that card.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_has_given_what_another_card_keeps_is_started_anew_within_ten_minutes() {
+    let world = world().await;
+    world.change(Change::PutNetwork(Box::new(record()))).await;
+    let options = NetworkOptions { spoof_guard: true, ..NetworkOptions::default() };
+    world.change(Change::PutNetworkOptions { vni: "1001".to_owned(), options }).await;
+    let vm = NewVm { state: VmState::Start, ..vm_with_card() };
+    world.change(Change::DefineVm(Box::new(vm))).await;
+    world.network.create_bridge("vmbr1001").await.unwrap();
+    world.has_address("10.20.1.1/24", true).await;
+    let servers = Servers::of(&world);
+    eventually("the server runs", SOON, || world.servers().len() == 1).await;
+    let starts = || {
+        let calls = world.programs.calls();
+        calls.iter().filter(|call| matches!(call, ProgramCall::Started(_))).count()
+    };
+    let of = |mac: &str| match given("10.20.1.100") {
+        LeaseNews::Given(lease) => LeaseNews::Given(GivenLease { mac: mac.to_owned(), ..lease }),
+        other => other,
+    };
+    recorded_of(&world, &[of(CARD)]).await;
+    assert!(world.refused.borrow().is_empty());
+    recorded_of(&world, &[of("52:54:00:00:00:02")]).await;
+    recorded_of(&world, &[of("52:54:00:00:00:02")]).await;
+    assert_eq!(*world.refused.borrow(), Refused::from([(vni(), 2)]));
+    world.context.sleep(SOON).await;
+    assert_eq!(starts(), 1, "others may come");
+    let minutes = Duration::from_secs(660);
+    eventually("a server knows whose the address is", minutes, || starts() == 2).await;
+    world.context.sleep(minutes).await;
+    assert_eq!(starts(), 2, "it was told once");
+    servers.end(&world).await;
+}
+
 /// VMs come and go, and each start of a server asks for all its leases.
 #[tokio::test(start_paused = true)]
 async fn a_card_that_is_new_starts_a_server_anew_only_where_it_may_find_no_address() {
@@ -476,7 +514,8 @@ async fn leases_are_recorded_before_the_server_has_its_answer_and_given_to_the_n
     world.change(Change::PutNetwork(Box::new(record()))).await;
     let (requests, queue) = mpsc::channel(8);
     let queue = Arc::new(Mutex::new(queue));
-    let role = tokio::spawn(leases::run(world.context.clone(), queue, world.end.clone()));
+    let (context, refused) = (world.context.clone(), world.refused.clone());
+    let role = tokio::spawn(leases::run(context, queue, refused, world.end.clone()));
     let tell = async |news: LeaseNews| {
         let (done, written) = oneshot::channel();
         requests.send(LeaseRequest::News { vni: vni(), news, done }).await.unwrap();
@@ -527,7 +566,8 @@ async fn leases_of_ipv6_are_recorded_by_their_address_and_given_to_the_next_serv
     world.change(Change::PutNetwork(Box::new(only_ip6()))).await;
     let (requests, queue) = mpsc::channel(8);
     let queue = Arc::new(Mutex::new(queue));
-    let role = tokio::spawn(leases::run(world.context.clone(), queue, world.end.clone()));
+    let (context, refused) = (world.context.clone(), world.refused.clone());
+    let role = tokio::spawn(leases::run(context, queue, refused, world.end.clone()));
     let tell = async |news: LeaseNews| {
         let (done, written) = oneshot::channel();
         requests.send(LeaseRequest::News { vni: vni(), news, done }).await.unwrap();
@@ -673,7 +713,8 @@ async fn recorded_of(world: &World, news: &[LeaseNews]) -> Vec<String> {
     }
     let end = CancellationToken::new();
     end.cancel();
-    leases::run(world.context.clone(), Arc::new(Mutex::new(queue)), end).await;
+    let (queue, refused) = (Arc::new(Mutex::new(queue)), world.refused.clone());
+    leases::run(world.context.clone(), queue, refused, end).await;
     world.leases().into_iter().map(|(_, address)| address).collect()
 }
 

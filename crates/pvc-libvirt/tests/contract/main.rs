@@ -3,6 +3,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 
+mod agents;
 mod encryption;
 mod guests;
 mod moves;

@@ -76,10 +76,12 @@ impl GuardedPort {
 pub const MOST_LEASES_OF_A_PORT: usize = 16;
 
 /// Bridges and ports to guard. `guests` is what the hypervisor says of those that run here: what a
-/// record says may not be so yet.
-pub fn guarded<'a>(
+/// record says may not be so yet. `bridge_of` a port counts where a guest's definition names
+/// something else, such as a network of libvirt's own.
+pub fn guarded<'a, 'b>(
     cluster: &Cluster,
     guests: impl IntoIterator<Item = &'a DomainSummary>,
+    bridge_of: impl Fn(&str) -> Option<&'b str>,
 ) -> Guarded {
     let networks = GuestNetworks::of(cluster).networks;
     let is_guarded =
@@ -87,8 +89,13 @@ pub fn guarded<'a>(
     let closed = networks.iter().filter(is_guarded).map(|network| network.vni.bridge()).collect();
     let mut ports = BTreeMap::new();
     for nic in guests.into_iter().flat_map(|guest| &guest.nics) {
-        let NicKind::Bridge(bridge) = &nic.kind else { continue };
         let (Some(link), Some(mac)) = (&nic.target, parse_mac(&nic.mac)) else { continue };
+        let bridge = match &nic.kind {
+            NicKind::Bridge(bridge) => Some(bridge.as_str()),
+            NicKind::Other { .. } => bridge_of(link),
+            NicKind::Direct(_) | NicKind::Hostdev(_) => None,
+        };
+        let Some(bridge) = bridge else { continue };
         let of_bridge = |vni| networks.iter().find(|network| network.vni == vni);
         let Some(network) = Vni::of_bridge(bridge).and_then(of_bridge) else { continue };
         let Some(managed) = network.managed().filter(|_| network.options.spoof_guard) else {
@@ -266,7 +273,7 @@ mod tests {
             let options = NetworkOptions { spoof_guard, ..NetworkOptions::default() };
             cluster.network_options.insert(vni.to_owned(), Arc::new(options));
         }
-        let found = guarded(&cluster, []);
+        let found = guarded(&cluster, [], |_| None);
         assert_eq!(found.closed, BTreeSet::from(["vmbr7".to_owned()]));
         assert!(found.ports.is_empty());
     }

@@ -59,7 +59,7 @@ impl Names {
     pub fn allowed(&self, leases: &[LeaseRecord]) -> Vec<LeaseRecord> {
         let mut leases = leases.to_vec();
         for lease in leases.iter_mut().filter(|lease| lease.expiry.is_some()) {
-            if !self.allow(&lease.hostname.to_ascii_lowercase(), parse_mac(&lease.mac)) {
+            if !self.allow(&lease.hostname.to_ascii_lowercase(), holder(lease)) {
                 lease.hostname.clear();
             }
         }
@@ -73,7 +73,7 @@ impl Names {
         leases: &[LeaseRecord],
     ) -> BTreeSet<HostAddress> {
         let holders = leases.iter().filter_map(|lease| {
-            Some((lease.address.parse::<IpAddr>().ok()?, parse_mac(&lease.mac)?))
+            Some((lease.address.parse::<IpAddr>().ok()?, holder(lease)?))
         });
         let holders: BTreeMap<IpAddr, Mac> = holders.collect();
         let is_allowed = |host: &HostAddress| {
@@ -100,6 +100,17 @@ impl Names {
     }
 }
 
+/// The MAC address of the lease's client. Where a server that was started anew has not found it
+/// out, it is that of which the client has made its name of DHCPv6 (DUID-LL and DUID-LLT of
+/// Ethernet, RFC 8415): a server gives no name of somebody's to whose MAC address it does not know.
+fn holder(lease: &LeaseRecord) -> Option<Mac> {
+    parse_mac(&lease.mac).or_else(|| {
+        let duid = lease.ip6.as_ref()?.duid.as_str();
+        let of_time = || duid.strip_prefix("00:01:00:01:")?.get("00:00:00:00:".len()..);
+        parse_mac(duid.strip_prefix("00:03:00:01:").or_else(of_time)?)
+    })
+}
+
 /// The MAC address that an address of IPv6 was made of (EUI-64), if it looks like that.
 fn maker_of(address: IpAddr) -> Option<Mac> {
     let IpAddr::V6(address) = address else { return None };
@@ -112,7 +123,7 @@ fn maker_of(address: IpAddr) -> Option<Mac> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::NetworkRecord;
+    use crate::network::{Ip6Client, NetworkRecord};
 
     const OWN: Mac = [0x52, 0x54, 0, 0, 0, 1];
     const OTHER: Mac = [0x52, 0x54, 0, 0, 0, 2];
@@ -212,6 +223,36 @@ mod tests {
         let all = published.into_iter().chain(others).map(host).collect();
         let expected: BTreeSet<HostAddress> = published.into_iter().map(host).collect();
         assert_eq!(names.allowed_hosts(all, &leases), expected);
+    }
+
+    #[test]
+    fn a_client_of_ipv6_whose_mac_address_is_unknown_has_the_name_of_the_card_it_is_called_like() {
+        let names = names();
+        for (duid, is_published) in [
+            ("00:03:00:01:52:54:00:00:00:01", true),
+            ("00:01:00:01:2a:00:00:07:52:54:00:00:00:01", true),
+            ("00:03:00:01:52:54:00:00:00:02", false),
+            ("00:01:00:01:2a:00:00:07:52:54:00:00:00:02", false),
+            ("00:01:00:01:52:54:00:00:00:01", false),
+            ("00:03:00:06:52:54:00:00:00:01", false),
+            ("00:02:00:00:ab:11:52:54:00:00:00:01", false),
+            ("00:03:00:01", false),
+            ("", false),
+        ] {
+            let ip6 = Some(Ip6Client { duid: duid.to_owned(), iaid: "7".to_owned() });
+            let address = "2001:db8:7::9";
+            let lease = lease(OTHER, address, "db1", Some("9"));
+            let lease = LeaseRecord { mac: String::new(), ip6, ..lease };
+            let leases = [lease];
+            let passed = names.allowed(&leases);
+            assert_eq!(passed[0].hostname == "db1", is_published, "{duid}");
+            let host = HostAddress {
+                name: "db1.net7.example".to_owned(),
+                address: address.parse().unwrap(),
+            };
+            let published = names.allowed_hosts([host].into(), &leases);
+            assert_eq!(published.len() == 1, is_published, "{duid}");
+        }
     }
 
     #[test]

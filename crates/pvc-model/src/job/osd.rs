@@ -1,7 +1,7 @@
 //! Jobs about OSDs: their arguments, and which of them are in each other's way.
 
 use super::course::Failure;
-use super::{Job, JobId, JobProgress, JobWork};
+use super::{Job, JobId, JobWork};
 use crate::NodeName;
 use crate::cluster::Cluster;
 use crate::node::DaemonState;
@@ -75,9 +75,6 @@ fn has_made(job: &Job, osd: &OsdRecord) -> bool {
     makes && facts.into_iter().any(|fact| fact.contains(&osd.fsid))
 }
 
-/// End of the words about a job that was given up.
-const STAYS: &str = "what it has done stays as it is";
-
 /// Failure as which a job ends that is cancelled while its node is fenced and no worker has it:
 /// nobody goes on with it, or takes it back, before that node is on again, which may never be, and
 /// until then no other job could change its OSD. `None` if somebody may, and if no OSD that is
@@ -87,19 +84,22 @@ pub fn given_up(cluster: &Cluster, job: &Job) -> Option<Failure> {
     let node = cluster.nodes.get(&spec.node)?;
     let is_left = claim.is_none() && !cluster.workers.contains_key(&spec.node);
     let has_osd = spec.work.osd().is_some() || cluster.osds.values().any(|osd| has_made(job, osd));
-    (node.daemon_state == DaemonState::Fenced && is_left && has_osd).then(|| Failure {
+    let is_fenced = node.daemon_state == DaemonState::Fenced;
+    (is_fenced && is_left && has_osd).then(|| failure_of_given_up(&spec.node))
+}
+
+/// Failure as which a job of `node` ends that is [given up](given_up).
+pub fn failure_of_given_up(node: &NodeName) -> Failure {
+    Failure {
         kind: Kind::Unavailable,
-        why: format!("it was cancelled while its node `{}` was fenced; {STAYS}", spec.node),
+        why: format!(
+            "it was cancelled while its node `{node}` was fenced; what it has done stays as it is"
+        ),
         hint: Some(
             "`pvc storage osd list` shows the OSDs; one of a fenced node is removed by another"
                 .to_owned(),
         ),
-    })
-}
-
-/// Whether the job has ended because it was [given up](given_up).
-pub fn was_given_up(progress: &JobProgress) -> bool {
-    progress.failure.as_ref().is_some_and(|failure| failure.why.ends_with(STAYS))
+    }
 }
 
 /// The job that has not ended, is not `own`, and has decided to use the disk of this node: its
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use crate::Uuid;
     use crate::job::course::Course;
-    use crate::job::{ClaimId, JobSpec, JobState, JobVm, Steps};
+    use crate::job::{ClaimId, JobProgress, JobSpec, JobState, JobVm, Steps};
     use crate::node::NodeRecord;
     use crate::osd::AddOsds;
     use crate::records;
@@ -293,16 +293,5 @@ mod tests {
         for work in [JobWork::FlushLocks { vm }, JobWork::AddDbGroup { device: device() }] {
             assert!(!given_up(&of(DaemonState::Fenced), &begun(work, "")), "it is about no OSD");
         }
-    }
-
-    #[test]
-    fn the_failure_of_a_job_says_that_it_was_given_up() {
-        let mut job = begun(JobWork::RemoveOsd { osd: OsdId(1), force: false }, "");
-        let node = NodeRecord { daemon_state: DaemonState::Fenced, ..records::node("hv1") };
-        let nodes = [(NodeName::new("hv1"), Arc::new(node))].into();
-        let failure = given_up(&Cluster { nodes, ..Cluster::default() }, &job);
-        assert!(!was_given_up(&job.progress));
-        job.progress.failure = failure;
-        assert!(was_given_up(&job.progress));
     }
 }

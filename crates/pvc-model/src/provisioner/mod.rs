@@ -148,12 +148,21 @@ pub struct Ova {
 /// A volume with a disk of an OVA.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OvaVolume {
+    /// Number of its row; 0 before it has one.
+    pub id: i64,
     pub pool: String,
     pub volume: String,
     /// Format of the image in it: `vmdk`.
     pub format: String,
     pub disk_id: String,
     pub size_gib: i64,
+}
+
+impl OvaVolume {
+    /// The volume as it was before it had a row.
+    pub fn without_row(&self) -> Self {
+        Self { id: 0, ..self.clone() }
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -220,6 +220,7 @@ mod tests {
         swap.filesystem = Some(text("swap"));
         let net = |vni: &str| TemplateNet { id: 1, vni: text(vni) };
         let of_ova = OvaVolume {
+            id: 1,
             pool: text("vms"),
             volume: text("ova_o_sda"),
             format: text("vmdk"),

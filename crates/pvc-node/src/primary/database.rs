@@ -17,10 +17,16 @@ const REST: Duration = Duration::from_secs(5);
 /// Time as [`REST`], once it has been asked so often: what hinders it may be gone in an hour.
 const LONG_REST: Duration = Duration::from_secs(60);
 
+/// Time between two looks whether the leader is still here: Patroni gives it to another copy by
+/// itself when this one's server ends. A server that ends again and again is not made leader more
+/// often than that.
+const LOOK: Duration = Duration::from_secs(300);
+
 /// Time that one attempt may take.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Moves the leader here at the beginning of each term as primary, until `shutdown`.
+/// Moves the leader here at the beginning of each term as primary, and whenever it has left by
+/// itself, until `shutdown`.
 pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let mut terms = shared.role.term.subscribe();
     loop {
@@ -36,11 +42,16 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
 
 /// Serves one term, and never returns: the next term ends it.
 async fn serve(shared: &Shared, term: u64) {
-    if let Some(database) = shared.ports.database_cluster.as_ref().filter(|_| term > 0) {
-        settle(shared, database.as_ref()).await;
+    let database = shared.ports.database_cluster.as_ref().filter(|_| term > 0);
+    loop {
+        if let Some(database) = database {
+            settle(shared, database.as_ref()).await;
+        }
+        shared.role.database_settled.send_replace(term);
+        shared.sleep(LOOK).await;
+        // Somebody is at work, perhaps at the database.
+        shared.until(|view| !view.config.maintenance).await;
     }
-    shared.role.database_settled.send_replace(term);
-    std::future::pending().await
 }
 
 async fn settle(shared: &Shared, database: &dyn DatabaseCluster) {

@@ -109,14 +109,23 @@ fn message(shared: &Shared, uuid: Uuid, name: &str, finding: &Finding) -> String
                 "VM {name} is not started on {node}: node {other} still says that it runs there. \
                  Start the daemon of {other}, which ends its copy. If {other} is dead, the VM \
                  starts once that is proven: `pvc node info {other}` shows what keeps it from \
-                 being so"
+                 being so; if the server is off for good, `pvc node confirm-off {other}` says so"
             )
         }
-        Finding::VolumeHeld(held) => format!(
-            "VM {name} is not started on {node}: {held}. It starts when that is over: {}. Whatever \
-             is done to a volume needs its VMs off: use `pvc vm stop {name}` first",
-            held.hint()
-        ),
+        Finding::VolumeHeld(held) => {
+            let first = match held.purpose.ends_by_itself() {
+                true => String::new(),
+                false => format!(
+                    ". Whatever is done to a volume needs its VMs off: use `pvc vm stop {name}` \
+                     first"
+                ),
+            };
+            format!(
+                "VM {name} is not started on {node}: {held}. It starts when that is over: \
+                 {}{first}",
+                held.hint()
+            )
+        }
         Finding::CrashLoop { deaths } => format!(
             "VM {name} has died {deaths} times in a row soon after its start on {node}; it is \
              started ever more slowly. \

@@ -135,6 +135,7 @@ async fn what_a_legacy_hypervisor_may_have_is_not_started_here() {
         let fault = world.until_fault("VM_BLOCKED_VM1").await;
         assert!(fault.contains("Start the daemon of hv2"), "{fault}");
         assert!(fault.contains("`pvc node info hv2`"), "no command fences a node: {fault}");
+        assert!(fault.ends_with("`pvc node confirm-off hv2` says so"), "{fault}");
         assert_eq!(world.hypervisor.count("start", legacy.vm), 0, "{is_deaf}");
         legacy.hypervisor.set_unreachable(false);
         legacy.hypervisor.destroy(legacy.vm).await.unwrap();

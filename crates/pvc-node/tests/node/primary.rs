@@ -625,6 +625,31 @@ async fn the_database_follows_and_does_not_hold_up_the_role_when_it_refuses() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_leader_that_has_left_by_itself_comes_back_unless_somebody_is_at_work() {
+    let (_segment, mut one) = one().await;
+    let database = Arc::new(ScriptedDatabaseCluster::led_by("hv1"));
+    one.database_cluster = Some(database.clone());
+    let _daemon = one.running().await;
+    until_state(&one, "hv1", Primary).await;
+    // Its server has ended, and Patroni has made another copy the leader.
+    database.set_leader(Some("hv2"));
+    one.pass(310).await;
+    assert!(database.is_led_by("hv1"));
+    let maintenance = |is_on| {
+        let mut changes = Changes::new();
+        changes.config(ConfigChange::Maintenance(is_on));
+        changes
+    };
+    one.change(maintenance(true)).await;
+    database.set_leader(Some("hv2"));
+    one.pass(700).await;
+    assert!(database.is_led_by("hv2"), "somebody is at work");
+    one.change(maintenance(false)).await;
+    one.pass(310).await;
+    assert!(database.is_led_by("hv1"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_copy_that_does_not_follow_is_a_fault_and_its_patroni_restarted_once_unless_it_leads() {
     for leads in [false, true] {
         let (_segment, mut one) = one().await;

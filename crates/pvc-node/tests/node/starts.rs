@@ -377,6 +377,21 @@ async fn a_vm_whose_volume_is_held_starts_when_that_is_over_whoever_gave_the_ord
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_vm_whose_volume_is_let_go_of_without_its_operator_is_not_said_to_be_stopped_first() {
+    let world = world().await;
+    world.define(1, VmState::Start).await;
+    let volume = VolumeId::parse("vms/vm1_sda").unwrap();
+    let (purpose, by) = (Purpose::Fill { trashed: None }, "somebody".to_owned());
+    let mut changes = Changes::new();
+    changes.push(Change::HoldVolume(VolumeHold { volume, purpose, by }));
+    world.change(changes).await;
+    let _daemon = world.running().await;
+    let message = world.until_fault("VM_BLOCKED_VM1").await;
+    assert!(message.contains("is being given new contents"), "{message}");
+    assert!(!message.contains("`pvc vm stop"), "{message}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_guest_that_was_made_before_its_volume_was_held_is_not_let_run() {
     let world = world().await;
     let uuid = world.define(1, VmState::Start).await;

@@ -31,8 +31,8 @@ impl Refusal for StillMapped {
     fn hint(&self) -> Option<String> {
         let StillMapped { node, .. } = self;
         Some(format!(
-            "the worker of that node lets go of it when it is there again; if the node is dead for \
-             good, fencing it or `pvc node remove {node}` does"
+            "the worker of node `{node}` lets go of it when it is there again; if the server is \
+             off for good, `pvc node confirm-off {node}` does"
         ))
     }
 }

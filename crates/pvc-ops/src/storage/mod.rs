@@ -23,7 +23,7 @@ pub use contents::{
 };
 pub use mapped::{StillMapped, hold_mapped, let_go_of_mapped, mapped_by, mapped_on};
 pub use pool::{RemovedPool, create_pool, remove_pool, set_placement_groups};
-pub use record::{record_volume, record_whole, scan, snapshot_differences};
+pub use record::{record_volume, record_whole, scan, scan_and_let_go, snapshot_differences};
 pub use snapshot::{create_snapshot, remove_snapshot, rename_snapshot, roll_back};
 pub use together::{
     InPart, NewVolume, begin_volume, check_no_task, check_removals, check_volumes, name_volumes,

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use pvc_model::cluster::Cluster;
+use pvc_model::hold::{Held, Purpose};
 use pvc_model::storage::{SnapshotName, VolumeId, VolumeRecord};
 use pvc_ports::{Storage, StorageCluster, StorageError, VolumeInfo};
 use pvc_store::{Change, ChangeError, Changes, Store, StoreError, snapshot_text, volume_text};
 
-use super::{Done, refused, require_pool};
+use super::{Done, StorageRefusal, refused, require_pool};
 
 /// Number of times that a volume is looked at anew because its record was changed meanwhile.
 const TRIES: u32 = 10;
@@ -64,6 +65,40 @@ pub async fn scan(store: &Store, storage: &dyn Storage, volume: &VolumeId) -> Do
         true => Ok(()),
         false => Err(refused(StorageError::NoVolume { volume: volume.clone() })),
     }
+}
+
+/// Does the same as [`scan`], and lets go of a volume that is held for what this version does not
+/// know, also of one that is gone. Nobody else does that where no node has such a version, or the
+/// hold is damaged. Returns whether it was held.
+///
+/// # Errors
+/// If it is held for what this version knows: that has an end of its own.
+pub async fn scan_and_let_go(
+    store: &Store,
+    storage: &dyn Storage,
+    volume: &VolumeId,
+) -> Done<bool> {
+    let view = store.fresh().await?;
+    let (_, is_held) = let_go_of_unknown(&view, volume).map_err(ChangeError::Refused)?;
+    match scan(store, storage, volume).await {
+        Err(ChangeError::Refused(StorageRefusal::Storage(StorageError::NoVolume { .. })))
+            if is_held => {}
+        done => done?,
+    }
+    store.change(|cluster| let_go_of_unknown(cluster, volume)).await
+}
+
+fn let_go_of_unknown(
+    cluster: &Cluster,
+    volume: &VolumeId,
+) -> Result<(Changes, bool), StorageRefusal> {
+    let mut changes = Changes::new();
+    let Some(hold) = cluster.holds.get(volume) else { return Ok((changes, false)) };
+    if hold.purpose != Purpose::Other {
+        return Err(Held { volume: volume.clone(), purpose: hold.purpose.clone() }.into());
+    }
+    changes.push(Change::ReleaseVolume(volume.clone()));
+    Ok((changes, true))
 }
 
 /// Records the volume after an act on it, also after one that failed, which may have done a part of

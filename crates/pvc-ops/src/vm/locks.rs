@@ -53,11 +53,13 @@ impl Refusal for FlushRefusal {
         match self {
             FlushRefusal::NoVm(error) => error.hint(),
             FlushRefusal::MayRun { vm, .. } => Some(format!("`pvc vm stop {vm}` stops it")),
-            FlushRefusal::Runs { vm, node } => {
-                Some(format!("`pvc vm stop {vm}` stops it, where `pvcnoded` runs on node `{node}`"))
-            }
+            FlushRefusal::Runs { vm, node } => Some(format!(
+                "`pvc vm stop {vm}` stops it, where `pvcnoded` runs on node `{node}`; if the \
+                 server is off for good, `pvc node confirm-off {node}` says so"
+            )),
             FlushRefusal::Silent { node, .. } => Some(format!(
-                "bring node `{node}` back; `pvc node info {node}` shows why it is not proven dead"
+                "bring node `{node}` back; `pvc node info {node}` shows why it is not proven dead; \
+                 if the server is off for good, `pvc node confirm-off {node}` says so"
             )),
             FlushRefusal::NoSubstitute { .. } => Some(
                 "does the worker of another node run, and is its PVC as new as this one? `pvc node \

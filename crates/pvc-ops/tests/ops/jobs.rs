@@ -58,7 +58,9 @@ async fn locks_of_a_vm_of_a_fenced_node_are_flushed_by_another_and_those_of_a_si
     daemon(DaemonState::Dead).await;
     let silent = refused(flush().await);
     assert!(matches!(silent, vm::FlushRefusal::Silent { .. }), "{silent}");
-    assert!(silent.hint().unwrap().contains("`pvc node info hv1`"));
+    let hint = silent.hint().unwrap();
+    assert!(hint.contains("`pvc node info hv1`"), "{hint}");
+    assert!(hint.contains("`pvc node confirm-off hv1`"), "{hint}");
     daemon(DaemonState::Fenced).await;
     let nobody = refused(flush().await);
     assert!(matches!(nobody, vm::FlushRefusal::NoSubstitute { .. }), "{nobody}");

@@ -1,5 +1,8 @@
 //! Nodes are flushed and made ready, and the primary role is handed on.
 
+use pvc_model::fence::WATCH;
+use pvc_ports::Clock;
+
 use super::*;
 
 #[tokio::test]
@@ -79,40 +82,89 @@ async fn becomes(world: &World, state: DaemonState) {
     world.write(|changes| _ = changes.node(&"hv2".into(), NodeChange::Daemon(state.clone()))).await;
 }
 
+async fn confirm_off(world: &World, word: &OffWord) -> Result<(), ChangeError<NodeRefusal>> {
+    node::confirm_off(&world.store, world.clock.as_ref(), word).await
+}
+
 #[tokio::test]
-async fn only_a_dead_node_is_said_to_be_off() {
+async fn a_node_that_says_that_it_runs_is_not_said_to_be_off() {
     let world = World::with_nodes(&["hv1", "hv2"]).await;
     let word = hv2_is_off();
-    for state in [DaemonState::Init, DaemonState::Run, DaemonState::Shutdown, DaemonState::Stop] {
+    for state in [DaemonState::Run, DaemonState::from_record("resting")] {
         becomes(&world, state.clone()).await;
-        let refusal = refused(node::confirm_off(&world.store, &word).await);
+        let refusal = refused(confirm_off(&world, &word).await);
         assert!(matches!(refusal, NodeRefusal::NotDead { .. }), "{refusal}");
         assert!(refusal.hint().is_some(), "{state}");
         assert_eq!(world.store.view().nodes["hv2"].daemon_state, state);
     }
     becomes(&world, DaemonState::Fenced).await;
-    let refusal = refused(node::confirm_off(&world.store, &word).await);
+    let refusal = refused(confirm_off(&world, &word).await);
     assert!(matches!(refusal, NodeRefusal::Proven { .. }), "{refusal}");
     let unknown = OffWord { node: "hv9".to_owned(), ..word };
-    let refusal = refused(node::confirm_off(&world.store, &unknown).await);
+    let refusal = refused(confirm_off(&world, &unknown).await);
     assert_eq!(refusal.kind(), Kind::NotFound);
 }
 
 #[tokio::test]
-async fn a_dead_node_with_a_session_is_not_said_to_be_off() {
-    let world = World::with_nodes(&["hv1", "hv2"]).await;
-    becomes(&world, DaemonState::Dead).await;
-    let of_itself = OffWord { asked: "hv2".into(), ..hv2_is_off() };
-    let refusal = refused(node::confirm_off(&world.store, &of_itself).await);
-    assert!(refusal.to_string().contains("the API that was asked runs on it"), "{refusal}");
-    world.announce_worker("hv2").await;
-    world.store.fresh().await.unwrap();
-    let refusal = refused(node::confirm_off(&world.store, &hv2_is_off()).await);
-    assert!(refusal.to_string().contains("its worker is connected"), "{refusal}");
-    world.store.announce_daemon(&"hv2".into(), "test").await.unwrap();
-    let refusal = refused(node::confirm_off(&world.store, &hv2_is_off()).await);
-    assert!(refusal.to_string().contains("its daemon is connected"), "{refusal}");
-    assert_eq!(world.store.view().nodes["hv2"].daemon_state, DaemonState::Dead);
+async fn a_node_with_a_session_is_not_said_to_be_off() {
+    for state in [DaemonState::Dead, DaemonState::Stop, DaemonState::Shutdown, DaemonState::Init] {
+        let world = World::with_nodes(&["hv1", "hv2"]).await;
+        becomes(&world, state.clone()).await;
+        let of_itself = OffWord { asked: "hv2".into(), ..hv2_is_off() };
+        let refusal = refused(confirm_off(&world, &of_itself).await);
+        assert!(refusal.to_string().contains("the API that was asked runs on it"), "{refusal}");
+        world.announce_worker("hv2").await;
+        world.store.fresh().await.unwrap();
+        let refusal = refused(confirm_off(&world, &hv2_is_off()).await);
+        assert!(refusal.to_string().contains("its worker is connected"), "{refusal}");
+        world.store.announce_daemon(&"hv2".into(), "test").await.unwrap();
+        let refusal = refused(confirm_off(&world, &hv2_is_off()).await);
+        assert!(refusal.to_string().contains("its daemon is connected"), "{refusal}");
+        assert_eq!(world.store.view().nodes["hv2"].daemon_state, state);
+    }
+}
+
+/// Nobody else watches such a node, and it may never be taken for dead.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_has_said_that_it_stops_is_watched_before_it_is_said_to_be_off() {
+    for state in [DaemonState::Stop, DaemonState::Shutdown, DaemonState::Init] {
+        let world = World::with_nodes(&["hv1", "hv2"]).await;
+        becomes(&world, state.clone()).await;
+        let begin = world.clock.monotonic();
+        let (dry, clock) = (world.store.dry(), world.clock.as_ref());
+        node::confirm_off(&dry, clock, &hv2_is_off()).await.unwrap();
+        assert!(world.clock.monotonic() < begin + WATCH, "nobody waits for a prediction");
+        assert_eq!(world.store.view().nodes["hv2"].daemon_state, state);
+        let begin = world.clock.monotonic();
+        confirm_off(&world, &hv2_is_off()).await.unwrap();
+        assert!(world.clock.monotonic() >= begin + WATCH);
+        let record = world.store.view().nodes["hv2"].clone();
+        assert_eq!(record.daemon_state, DaemonState::Fenced, "it was {state}");
+        assert_eq!(record.domain_state, DomainState::FenceFlush);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_shows_itself_while_it_is_watched_is_not_said_to_be_off() {
+    for shows in ["a keepalive", "its daemon is connected", "the state of its daemon"] {
+        let world = World::with_nodes(&["hv1", "hv2"]).await;
+        becomes(&world, DaemonState::Stop).await;
+        let word = hv2_is_off();
+        let half = async {
+            world.clock.sleep(WATCH / 2).await;
+            match shows {
+                "a keepalive" => world.store.stamp(&"hv2".into(), 2).await.unwrap(),
+                "its daemon is connected" => {
+                    world.store.announce_daemon(&"hv2".into(), "test").await.unwrap();
+                }
+                _ => becomes(&world, DaemonState::Init).await,
+            }
+        };
+        let (confirmed, ()) = tokio::join!(confirm_off(&world, &word), half);
+        let refusal = refused(confirmed);
+        assert!(refusal.to_string().contains(shows), "{shows}: {refusal}");
+        assert_ne!(world.store.view().nodes["hv2"].daemon_state, DaemonState::Fenced);
+    }
 }
 
 #[tokio::test]
@@ -121,11 +173,12 @@ async fn a_node_that_is_said_to_be_off_is_as_one_that_was_fenced() {
     node::set_coordinator_state(&world.store, "hv2", CoordinatorRequest::Primary).await.unwrap();
     becomes(&world, DaemonState::Dead).await;
     let before = world.store.view();
-    node::confirm_off(&world.store.dry(), &hv2_is_off()).await.unwrap();
+    let (dry, clock) = (world.store.dry(), world.clock.as_ref());
+    node::confirm_off(&dry, clock, &hv2_is_off()).await.unwrap();
     let after = world.store.fresh().await.unwrap();
     assert_eq!(after.nodes, before.nodes, "a dry run writes nothing");
     assert_eq!(after.config, before.config);
-    node::confirm_off(&world.store, &hv2_is_off()).await.unwrap();
+    confirm_off(&world, &hv2_is_off()).await.unwrap();
     let view = world.store.view();
     let hv2 = &view.nodes["hv2"];
     assert_eq!(hv2.daemon_state, DaemonState::Fenced);

@@ -345,6 +345,8 @@ async fn what_a_script_has_mapped_is_let_go_of_by_its_node_or_when_that_is_prove
         let refusal = refused(let_go(here).await);
         let why = "volume `vms/web1_sda` may still be mapped on node `hv1`";
         assert_eq!((refusal.kind(), refusal.to_string().as_str()), (Kind::Unavailable, why));
+        let hint = refusal.hint().unwrap();
+        assert!(hint.contains("`pvc node confirm-off hv1`"), "{hint}");
     }
     assert!(!store.view().holds.is_empty());
     let_go(Some(&hv1)).await.unwrap();

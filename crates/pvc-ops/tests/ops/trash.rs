@@ -138,6 +138,37 @@ async fn what_may_be_needed_by_a_change_that_nobody_here_knows_is_not_purged() {
 }
 
 #[tokio::test]
+async fn a_hold_that_this_version_does_not_know_is_let_go_of_by_force_and_no_other() {
+    let world = world().await;
+    let (store, volumes, a) = (&world.store, &world.storage, id("vms/a"));
+    let hold = async |purpose: Purpose| {
+        let hold = VolumeHold { volume: id("vms/a"), purpose, by: "x".to_owned() };
+        world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    };
+    let is_held = async || !store.fresh().await.unwrap().holds.is_empty();
+    hold(Purpose::Shrink(1)).await;
+    let known = refused(storage::scan_and_let_go(store, volumes, &a).await);
+    assert!(matches!(known, storage::StorageRefusal::Held(_)), "{known}");
+    assert!(is_held().await, "who began it ends it");
+    hold(Purpose::Other).await;
+    storage::scan(store, volumes, &a).await.unwrap();
+    assert!(is_held().await, "nobody has said that it is meant");
+    assert!(storage::scan_and_let_go(&store.dry(), volumes, &a).await.unwrap());
+    assert!(is_held().await, "a dry run writes nothing");
+    assert!(storage::scan_and_let_go(store, volumes, &a).await.unwrap());
+    assert!(!is_held().await);
+    assert!(!storage::scan_and_let_go(store, volumes, &a).await.unwrap());
+    // The hold is all that is left of it.
+    hold(Purpose::Other).await;
+    volumes.remove(&a).await.unwrap();
+    storage::record_volume(store, volumes, &a).await.unwrap();
+    assert!(!world.is_recorded("vms/a"));
+    assert!(storage::scan_and_let_go(store, volumes, &a).await.unwrap());
+    assert!(!is_held().await);
+    storage::scan_and_let_go(store, volumes, &a).await.unwrap_err();
+}
+
+#[tokio::test]
 async fn a_pool_goes_with_what_is_in_its_trash() {
     let world = world().await;
     let (store, volumes) = (&world.store, &world.storage);

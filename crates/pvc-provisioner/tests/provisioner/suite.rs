@@ -213,6 +213,7 @@ async fn what_is_used_stays_and_what_is_not_goes(provisioner: &Provisioner) {
 /// An OVA `box` with two disks, and a cluster that has two of the networks it names.
 pub fn ova() -> (Cluster, NewOva) {
     let volume = |disk_id: &str, size_gib| OvaVolume {
+        id: 0,
         pool: "vms".to_owned(),
         volume: format!("ova_box_{disk_id}"),
         format: "raw".to_owned(),
@@ -250,7 +251,10 @@ async fn an_ova_comes_and_goes_with_all_that_is_of_it(provisioner: &Provisioner)
     provisioner.change(&known, &add, Mode::Do).await.unwrap();
     let kept = provisioner.catalog().await.unwrap();
     let ova = &kept.ovas[0];
-    assert_eq!((ova.name.as_str(), &ova.volumes), ("box", &volumes));
+    let of_ova: Vec<OvaVolume> = ova.volumes.iter().map(OvaVolume::without_row).collect();
+    assert_eq!((ova.name.as_str(), of_ova), ("box", volumes));
+    let rows: Vec<i64> = ova.volumes.iter().map(|volume| volume.id).collect();
+    assert!(0 < rows[0] && rows[0] < rows[1], "each has the number of its own row: {rows:?}");
     let system = &kept.system_templates[0];
     assert_eq!((system.name.as_str(), system.vcpus, system.vram_mib), ("box", 2, 512));
     assert_eq!((system.vnc, system.serial, system.ova), (true, false, Some(ova.id)));

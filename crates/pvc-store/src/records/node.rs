@@ -102,6 +102,30 @@ pub(crate) fn key(name: &NodeName, key: &str) -> String {
     format!("{ROOT}/{name}/{key}")
 }
 
+/// State in which a node [comes back](DomainState::restored) whose one in a dump is `text`, if
+/// `path` is the key of it.
+pub(crate) fn restored_state(path: &str, text: &str) -> Option<DomainState> {
+    node_of_domain_state(path).and_then(|_| DomainState::from_record(text).restored())
+}
+
+/// Whether `path` is the key by which a node that is fenced is being recovered now: whoever
+/// wrote another state there would end that half-way, with its VMs down.
+pub(crate) fn is_being_recovered(raw: &Raw, path: &str) -> bool {
+    node_of_domain_state(path).is_some_and(|node| {
+        let is = |key: &str, state: &str| {
+            raw.text(&format!("{ROOT}/{node}/{key}")).is_some_and(|now| now == state)
+        };
+        is("domainstate", DomainState::FenceFlush.as_str())
+            && is("daemonstate", DaemonState::Fenced.as_str())
+    })
+}
+
+/// Name of the node whose domain state is at `path`.
+fn node_of_domain_state(path: &str) -> Option<&str> {
+    let (node, name) = path.strip_prefix(ROOT)?.strip_prefix('/')?.split_once('/')?;
+    (name == "domainstate").then_some(node)
+}
+
 /// The VMs whose guests a node is starting or ending. Legacy peers say nothing of the kind.
 fn working_on(name: &str) -> String {
     format!("{WORKING_ON}/{name}")

@@ -161,7 +161,9 @@ async fn a_vm_comes_back_in_a_state_that_ends_without_the_task_that_it_was_of() 
         ("migrate", "start"),
         ("migrate-live", "start"),
         ("unmigrate", "start"),
+        ("restart", "start"),
         ("shutdown", "shutdown"),
+        ("stop", "stop"),
         ("mirror", "mirror"),
         ("odd", "odd"),
     ];
@@ -189,6 +191,41 @@ async fn a_vm_comes_back_in_a_state_that_ends_without_the_task_that_it_was_of() 
     let restored = world.store.restore(&dump).await.expect("a valid dump");
     assert_eq!(restored.disabled, names[1..]);
     assert_eq!(raw(&world, &paths[0]).await.as_deref(), Some("provision"));
+}
+
+#[tokio::test]
+async fn a_node_comes_back_in_a_state_that_ends_without_whoever_was_at_it_then() {
+    let dump = Shape { nodes: 1, ..Shape::with_vms(0) }.dump();
+    let (daemon, domain) = ("/nodes/pvchv1/daemonstate", "/nodes/pvchv1/domainstate");
+    for (then, now, expected) in [
+        // ZooKeeper came back empty.
+        ("fence-flush", None, "flushed"),
+        ("flush", None, "flushed"),
+        ("unflush", None, "ready"),
+        ("ready", None, "ready"),
+        ("odd", None, "odd"),
+        // The node has been switched on since.
+        ("fence-flush", Some(("run", "ready")), "flushed"),
+        ("flushed", Some(("run", "ready")), "flushed"),
+        // It is being flushed at the moment.
+        ("flush", Some(("run", "flush")), "flush"),
+        // It is being recovered.
+        ("ready", Some(("fenced", "fence-flush")), "fence-flush"),
+        ("flush", Some(("fenced", "fence-flush")), "fence-flush"),
+        // It was recovered.
+        ("ready", Some(("fenced", "flushed")), "ready"),
+    ] {
+        let world = empty().await;
+        if let Some((is, takes)) = now {
+            world.store.load(&dump).await.expect("a valid dump");
+            write_raw(&world, daemon, is.as_bytes()).await;
+            write_raw(&world, domain, takes.as_bytes()).await;
+        }
+        let mut dump = dump.clone();
+        dump.insert(domain.to_owned(), then.to_owned());
+        world.store.restore(&dump).await.expect("a valid dump");
+        assert_eq!(raw(&world, domain).await.as_deref(), Some(expected), "{then} {now:?}");
+    }
 }
 
 #[tokio::test]

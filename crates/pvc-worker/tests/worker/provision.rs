@@ -35,6 +35,9 @@ pub const VOLUMES: [&str; 2] = ["vms/new_sda", "vms/new_sdb"];
 /// The longest that a method may take.
 const PHASE_TIME: Duration = Duration::from_secs(100);
 
+/// The longest that all methods may take together.
+const WHOLE_TIME: Duration = Duration::from_secs(150);
+
 /// The profile `small`, in a database that fails at some of its reads.
 #[derive(Default)]
 pub struct OneProfile {
@@ -139,7 +142,7 @@ pub fn tools(
         lists: |_, function, _| (function == "vm.get_list").then(|| Ok(json!([]))),
         settings: ScriptSettings {
             phase_time: PHASE_TIME,
-            whole_time: PHASE_TIME * 4,
+            whole_time: WHOLE_TIME,
             memory_bytes: 1 << 30,
             removed_volumes_stay: Duration::from_secs(3600),
             numbers_vms: true,
@@ -795,6 +798,24 @@ async fn a_script_that_takes_no_answer_is_ended_in_its_time_or_when_it_is_cancel
         assert!(cancels || end.status.contains("took longer than 100 s"), "{}", end.status);
         world.assert_nothing_left("after it was deaf").await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_script_whose_methods_keep_to_their_times_is_ended_when_that_of_all_is_over() {
+    let world = World::new(Case::Provision).await;
+    // Less than a method may take, and twice of it more than all may.
+    let work = || ScriptAct::Work(Duration::from_secs(90));
+    world.scripts.set("setup", [work(), done(Value::Null)]);
+    world.scripts.set("create", [work(), done(new_xml().into())]);
+    world.healthy_worker("hv1").await;
+    let end = world.end().await;
+    assert_eq!(end.state, JobState::Failed, "{end:?}");
+    let said = "error in create(): it took longer than ";
+    let (_, seconds) = end.status.split_once(said).expect(&end.status);
+    let (seconds, _) = seconds.split_once(" s").expect(&end.status);
+    let left: u64 = seconds.parse().expect("a number of seconds");
+    assert!((50..=60).contains(&left), "what setup() has left of 150 s: {left}");
+    world.assert_nothing_left("after all of its time").await;
 }
 
 #[tokio::test(start_paused = true)]

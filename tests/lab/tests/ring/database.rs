@@ -57,7 +57,6 @@ fn a_copy_whose_patroni_has_lost_zookeeper_is_a_fault_and_its_patroni_is_started
 fn without_its_database_the_provisioner_alone_is_away_and_it_comes_back_with_all_it_keeps() {
     let lab = with_profile();
     let primary = lab.primary();
-    lab.until_database_leads_on(&primary);
     let kept = profiles(&lab).ok().to_owned();
     lab.start("web1", "pvchv2");
     let process = lab.processes_of("web1");

@@ -47,12 +47,12 @@ fn a_debian_of_the_example_script_and_one_of_an_image_of_it_boot_from_ceph_with_
     // Its network begins on another node.
     let node = lab.witness(&primary);
     let made = format!(
-        "vm create deb2 --image debian --memory 768 --network 1001 --ssh-key {KEYS} --user-data \
-         {data} --target {node} --start"
+        "vm create deb2 --image debian --vcpus 2 --memory 768M --disk 3G --network 1001 --ssh-key \
+         {KEYS} --user-data {data} --target {node} --start --wait"
     );
     at_length(&lab, &made).ok();
     assert_eq!(lab.running_on("deb2"), [node], "the command has waited until it runs");
-    lab.on(NODE, "rbd info vms/deb2_sda").says(&["parent: vms/"]);
+    lab.on(NODE, "rbd info vms/deb2_sda").says(&["parent: vms/", "size 3 GiB"]);
 
     let runs = lab.running_on("deb1");
     let [first] = &runs[..] else { panic!("it runs on {runs:?}") };

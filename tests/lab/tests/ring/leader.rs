@@ -32,6 +32,10 @@ fn a_node_without_power_that_led_zookeeper_is_found_dead_as_soon_as_any_other() 
     let primary = lab.primary();
     lab.start("web1", &node);
     let client = lab.writer("web1");
+    let others = NODES.into_iter().filter(|other| *other != node);
+    let places: Vec<&str> = ["switch"].into_iter().chain(others.clone()).collect();
+    let all_bridges = || places.iter().map(|place| bridges(&lab, place)).collect::<Vec<_>>();
+    let bridges_before = all_bridges();
 
     let begun = Instant::now();
     lab.does(&["power", &node, "off"]).ok();
@@ -50,6 +54,7 @@ fn a_node_without_power_that_led_zookeeper_is_found_dead_as_soon_as_any_other() 
         "another server leads since {elected:.1} s, and the node was taken for dead after \
          {suspected:.1} s: its silence before the election was forgotten"
     );
+    assert_eq!(all_bridges(), bridges_before, "a port is gone, and no bridge has another address");
 
     let to = lab.recovered("web1", &node);
     lab.may_no_longer_write(&client);
@@ -57,9 +62,24 @@ fn a_node_without_power_that_led_zookeeper_is_found_dead_as_soon_as_any_other() 
     lab.proven_dead(&node, "its BMC said twice that the power is off");
     assert_eq!(lab.primary(), primary);
     lab.node_is(&node, "run", "flushed");
-    for other in NODES.into_iter().filter(|other| *other != node) {
+    assert_eq!(all_bridges(), bridges_before, "a port has come back");
+    for other in others {
         lab.was_not_fenced(other);
     }
+}
+
+/// The bridges at a place of the lab, each with its MAC address, by which its neighbours find it.
+fn bridges(lab: &Lab, place: &str) -> Vec<(String, String)> {
+    let shown = lab.does(&["exec", place, "--", "ip", "-br", "link", "show", "type", "bridge"]);
+    let bridges: Vec<_> = shown
+        .ok()
+        .lines()
+        .map(|line| line.split_whitespace())
+        // Between the two is its state.
+        .filter_map(|mut words| Some((words.next()?.to_owned(), words.nth(1)?.to_owned())))
+        .collect();
+    assert!(bridges.len() >= 3, "{place} has a bridge for each network: {shown}");
+    bridges
 }
 
 #[test]

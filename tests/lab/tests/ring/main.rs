@@ -20,6 +20,7 @@ mod outages;
 mod primary;
 mod provisioner;
 mod refusals;
+mod routers;
 mod services;
 mod storage;
 mod trust;

@@ -7,9 +7,16 @@ use pvc_standalone_tests::{Output, eventually, repository};
 
 pub(crate) const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGhlbGxv me@here";
 
-/// Methods that the example without a system lacks: it makes a volume, writes it as a block device,
-/// and stands still in the middle if it is to.
+/// Methods that the example without a system lacks: it finds its profile in the database, makes a
+/// volume, writes it as a block device, and stands still in the middle if it is to.
 const WRITES_THE_IMAGE: &str = r#"
+    def setup(self):
+        with open_db(config) as cursor:
+            cursor.execute("SELECT id FROM profile WHERE name = %s", [self.vm_profile])
+            row = cursor.fetchone()
+        if not row or row["id"] < 1:
+            self.fail(f"the database has {row} for profile {self.vm_profile}")
+
     def prepare(self):
         with open_zk(config) as zk:
             done, said = pvc_ceph.add_volume(zk, "vms", f"{self.vm_name}_sda", "48M")
@@ -35,7 +42,7 @@ const WRITES_THE_IMAGE: &str = r#"
 import time
 
 import daemon_lib.ceph as pvc_ceph
-from daemon_lib.vmbuilder import open_zk
+from daemon_lib.vmbuilder import open_db, open_zk
 from pvcworkerd.Daemon import config
 "#;
 
@@ -54,6 +61,8 @@ pub(crate) fn with_profile() -> Lab {
     let script = fs::read_to_string(example).expect("it is in the checkout") + WRITES_THE_IMAGE;
     let write = format!("cat >/root/build.py <<'END'\n{script}\nEND");
     lab.on("pvchv1", &write).ok();
+    // An earlier story may have taken its leader away.
+    lab.until_database_leads_on(&lab.primary());
     for line in [
         "template system add small -u 1 -m 192 -s",
         "template network add small",

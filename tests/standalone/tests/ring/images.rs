@@ -13,14 +13,23 @@ fn file(machine: &Machine, name: &str, text: &str) -> String {
     path.display().to_string()
 }
 
+fn run(program: &str, args: &[&str]) {
+    let done = Command::new(program).args(args).output().expect("it is installed");
+    assert!(done.status.success(), "{program} {args:?}: {done:?}");
+}
+
+/// Path of a file with the disk of `hello` in a format.
+fn hello(machine: &Machine, format: &str) -> String {
+    let raw = hello_image().display().to_string();
+    let image = machine.dir().join(format!("hello.{format}")).display().to_string();
+    run("qemu-img", &["convert", "-f", "raw", "-O", format, &raw, &image]);
+    image
+}
+
 /// A machine with the image `hello`, which came as qcow2.
 fn machine() -> Machine {
     let machine = Machine::start();
-    let (raw, image) = (hello_image(), machine.dir().join("hello.qcow2"));
-    let convert = ["convert", "-f", "raw", "-O", "qcow2"];
-    let made = Command::new("qemu-img").args(convert).arg(raw).arg(&image).status();
-    assert!(made.expect("it is installed").success());
-    let added = machine.quietly(&format!("image add hello {}", image.display()));
+    let added = machine.quietly(&format!("image add hello {}", hello(&machine, "qcow2")));
     added.says(&["Added image \"hello\" to pool \"vms\"."]);
     machine
 }
@@ -63,6 +72,30 @@ fn vms_of_an_image_boot_with_their_own_disk_name_and_keys() {
     machine.quietly("vm remove web1 -y").ok();
     machine.quietly("image remove hello -y").ok();
     assert_eq!(machine.quietly("image list -f raw").ok().trim(), "");
+}
+
+#[test]
+fn an_image_that_comes_in_another_format_or_packed_is_the_same_disk() {
+    let machine = machine();
+    let disk = fs::read(hello_image()).expect("it was made");
+    let (vmdk, vhdx) = (hello(&machine, "vmdk"), hello(&machine, "vhdx"));
+    run("xz", &["-q", "-k", "-1", &vmdk]);
+    run("zstd", &["-q", &vhdx]);
+    // What a packed file does not say at its beginning is said for it.
+    for file in [
+        vmdk.clone(),
+        format!("{vmdk}.xz -f vmdk --size 32M"),
+        format!("{vhdx}.zst -f vhdx --size 32M"),
+    ] {
+        let added = machine.quietly(&format!("image add other {file}"));
+        added.says(&["Added image \"other\" to pool \"vms\"."]);
+        let saved = machine.dir().join("saved");
+        let save = format!("storage volume download vms image_other {}", saved.display());
+        machine.quietly(&format!("{save} --force")).ok();
+        assert!(fs::read(saved).expect("it was saved") == disk, "{file}");
+        machine.quietly("image remove other -y").ok();
+    }
+    machine.volumes_are(&["vms/image_hello"]);
 }
 
 /// The disk of the image has no system for UEFI, whose firmware says so.
@@ -175,8 +208,15 @@ fn what_cannot_be_made_leaves_nothing() {
     let said = machine.quietly(&format!("vm create web1 --image hello --ssh-key {private}"));
     said.fails(1);
     assert!(said.stderr.contains("private key"), "{said}");
-    let bad = file(&machine, "bad.qcow2", "QFI\u{fb}");
-    machine.quietly(&format!("image add bad {bad} --size 10M -f qcow2")).fails(1);
+    let cut = machine.dir().join("cut.qcow2").display().to_string();
+    fs::write(&cut, b"QFI\xfb").expect("the machine's folder can be written");
+    machine.quietly(&format!("image add bad {cut} --size 10M")).fails(1);
+    let shadow = machine.dir().join("shadow.qcow2").display().to_string();
+    let backed = ["create", "-q", "-f", "qcow2", "-F", "raw", "-b", "/etc/shadow"];
+    run("qemu-img", &[&backed[..], &[&shadow, "10M"]].concat());
+    let said = machine.quietly(&format!("image add bad {shadow}"));
+    said.fails(1);
+    assert!(said.stderr.contains("backing file"), "{said}");
     machine.quietly("vm create web1 --image hello --dry-run").ok();
     machine.volumes_are(&all);
     assert_eq!(machine.pvc(&["-q", "vm", "list", "-f", "raw"]).stdout.trim(), "");

@@ -222,8 +222,17 @@ async fn post_storage_ceph_volume_pool_volume_scan(
 ) -> Result<Answer<PostStorageCephVolumePoolVolumeScan>> {
     let [pool, name] = ask.at;
     let id = volume_id(&pool, &name);
-    let message = format!("Recorded how volume \"{id}\" is.");
-    act(&ask.api, |api, on| async move { storage::scan(api.store(), &*on, &id).await }).await?;
+    let mut message = format!("Recorded how volume \"{id}\" is.");
+    let force = ask.params.force.0;
+    let looked = act(&ask.api, |api, on| async move {
+        match force {
+            true => storage::scan_and_let_go(api.store(), &*on, &id).await,
+            false => storage::scan(api.store(), &*on, &id).await.map(|()| false),
+        }
+    });
+    if looked.await? {
+        message.push_str(" It is not held any more.");
+    }
     Ok(ask.mode.done(message))
 }
 

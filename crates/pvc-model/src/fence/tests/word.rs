@@ -14,51 +14,76 @@ fn suspicion(stamp: i32) -> FenceNote {
 }
 
 fn doubt_about(node: &NodeRecord) -> Option<Doubt> {
-    doubt(&cluster([node.clone()]), node, &ASKED.into(), false)
+    doubt_since(node, node)
+}
+
+fn doubt_since(before: &NodeRecord, node: &NodeRecord) -> Option<Doubt> {
+    doubt(&cluster([node.clone()]), node, before, &ASKED.into(), false)
 }
 
 #[test]
-fn only_who_is_taken_for_dead_can_be_said_to_be_off() {
+fn nobody_who_says_that_it_runs_can_be_said_to_be_off() {
     for state in DaemonState::ALL {
         let expected = match state {
-            DaemonState::Dead => None,
+            DaemonState::Run => Some(Doubt::NotDead),
             DaemonState::Fenced => Some(Doubt::Proven),
-            _ => Some(Doubt::NotDead),
+            _ => None,
         };
         assert_eq!(doubt_about(&node("hv3", state.clone())), expected, "{state}");
     }
     let unknown = DaemonState::from_record("resting");
     assert_eq!(doubt_about(&node("hv3", unknown)), Some(Doubt::NotDead));
+    let restored = DaemonState::from_record("");
+    assert_eq!(doubt_about(&node("hv3", restored)), None, "nobody has heard of it since");
 }
 
 #[test]
 fn who_shows_a_sign_of_life_is_not_off() {
     let lives = |sign| Some(Doubt::Lives(sign));
-    let node = dead(Some(suspicion(7)));
-    assert_eq!(doubt_about(&node), None, "it was last heard when it was suspected");
-    let mut seen = cluster([node.clone()]);
-    assert_eq!(doubt(&seen, &node, &"hv3".into(), false), lives(Sign::Answers));
-    assert_eq!(doubt(&seen, &node, &ASKED.into(), true), lives(Sign::Daemon));
-    seen.workers.insert("hv1".into(), Arc::new(WorkerRecord::default()));
-    assert_eq!(doubt(&seen, &node, &ASKED.into(), false), None, "another one's worker");
-    seen.workers.insert("hv3".into(), Arc::new(WorkerRecord::default()));
-    assert_eq!(doubt(&seen, &node, &ASKED.into(), false), lives(Sign::Worker));
-    assert_eq!(doubt_about(&dead(Some(suspicion(6)))), lives(Sign::Stamp));
+    for state in [DaemonState::Dead, DaemonState::Init, DaemonState::Shutdown, DaemonState::Stop] {
+        let node = node("hv3", state);
+        let mut seen = cluster([node.clone()]);
+        assert_eq!(doubt(&seen, &node, &node, &"hv3".into(), false), lives(Sign::Answers));
+        assert_eq!(doubt(&seen, &node, &node, &ASKED.into(), true), lives(Sign::Daemon));
+        seen.workers.insert("hv1".into(), Arc::new(WorkerRecord::default()));
+        let of_another = doubt(&seen, &node, &node, &ASKED.into(), false);
+        assert_eq!(of_another, None, "another one's worker");
+        seen.workers.insert("hv3".into(), Arc::new(WorkerRecord::default()));
+        assert_eq!(doubt(&seen, &node, &node, &ASKED.into(), false), lives(Sign::Worker));
+        let has_stamped = NodeRecord { keepalives: node.keepalives + 1, ..node.clone() };
+        assert_eq!(doubt_since(&node, &has_stamped), lives(Sign::Stamp));
+    }
     for (sign, words) in [
         (Sign::Answers, "the API that was asked"),
         (Sign::Daemon, "its daemon is connected"),
         (Sign::Worker, "its worker is connected"),
         (Sign::Stamp, "a keepalive"),
+        (Sign::State, "the state of its daemon"),
     ] {
         assert!(sign.to_string().contains(words), "{sign}");
     }
 }
 
 #[test]
-fn the_note_of_an_earlier_fence_is_no_sign_of_life() {
+fn who_says_something_while_it_is_watched_is_not_off() {
+    let [stopped, starts, fell_silent] =
+        [DaemonState::Stop, DaemonState::Init, DaemonState::Dead].map(|state| node("hv3", state));
+    let spoke = Some(Doubt::Lives(Sign::State));
+    assert_eq!(doubt_since(&stopped, &starts), spoke);
+    assert_eq!(doubt_since(&fell_silent, &starts), spoke);
+    assert_eq!(doubt_since(&starts, &fell_silent), None, "others say that of it");
+}
+
+#[test]
+fn who_is_not_watched_by_others_is_watched_before_it_is_said_to_be_off() {
+    assert!(!has_to_be_watched(&dead(Some(suspicion(7)))), "it is silent since it was suspected");
+    assert!(has_to_be_watched(&dead(Some(suspicion(6)))), "it has stamped, in maintenance");
     let earlier = FenceNote { proven_at: Some(6), ..suspicion(3) };
-    assert_eq!(doubt_about(&dead(Some(earlier))), None);
-    assert_eq!(doubt_about(&dead(Some(FenceNote { stamp: None, ..suspicion(3) }))), None);
+    assert!(!has_to_be_watched(&dead(Some(earlier))), "that is of an earlier fence");
+    assert!(!has_to_be_watched(&dead(Some(FenceNote { stamp: None, ..suspicion(3) }))));
+    for state in [DaemonState::Init, DaemonState::Shutdown, DaemonState::Stop] {
+        assert!(has_to_be_watched(&node("hv3", state)));
+    }
 }
 
 #[test]
@@ -81,6 +106,9 @@ fn the_note_names_who_has_confirmed_and_keeps_what_was_tried() {
     };
     assert_eq!(confirmed(&dead(Some(suspicion(3))), "alice", 90), alone, "of another life");
     assert_eq!(confirmed(&dead(None), "alice", 90), alone);
+    let earlier = FenceNote { proven_at: Some(6), ..suspicion(7) };
+    let starts = NodeRecord { fence: Some(earlier), ..node("hv3", DaemonState::Init) };
+    assert_eq!(confirmed(&starts, "alice", 90), alone, "it has died before its first keepalive");
 }
 
 #[test]

@@ -118,6 +118,7 @@ fn volumes(recipe: &Recipe) -> Vec<Value> {
             let ova = recipe.ova.as_ref().map(|(id, _)| id);
             let volume = |of: &pvc_model::provisioner::OvaVolume| {
                 json!({
+                    "id": of.id,
                     "ova": ova,
                     "pool": of.pool,
                     "volume_name": of.volume,
@@ -202,6 +203,7 @@ mod tests {
     #[test]
     fn the_volumes_of_an_ova_stand_in_the_place_of_the_disks() {
         let volume = OvaVolume {
+            id: 5,
             pool: "vms".to_owned(),
             volume: "ova_o_sda".to_owned(),
             format: "vmdk".to_owned(),
@@ -211,7 +213,16 @@ mod tests {
         let of_ova = recipe(RecipeDisks::Ova(vec![volume]));
         let of_ova = Recipe { ova: Some((3, "o".to_owned())), ..of_ova };
         let data = vm_data(&of_ova, &texts(), &settings());
-        assert_eq!(data["volumes"][0]["volume_format"], "vmdk");
+        let row = json!({
+            "id": 5,
+            "ova": 3,
+            "pool": "vms",
+            "volume_name": "ova_o_sda",
+            "volume_format": "vmdk",
+            "disk_id": "sda",
+            "disk_size_gb": 20,
+        });
+        assert_eq!(data["volumes"], json!([row]), "all columns of the table");
         assert_eq!(data["ova_details"], json!({"id": 3, "name": "o", "ovf": "<Envelope/>"}));
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use pvc_model::job::transfer::TransferEnd;
-use pvc_model::provisioner::{Catalog, Change, NewOva, find_ova};
+use pvc_model::provisioner::{Catalog, Change, NewOva, OvaVolume, find_ova};
 use pvc_model::storage::VolumeId;
 use pvc_ops::storage::{self, InPart};
 use pvc_ports::{DatabaseError, TrashedVolume};
@@ -163,7 +163,10 @@ async fn record(
 
 /// Whether the OVA is there, and not another of its name.
 fn is_of(kept: &Catalog, new: &NewOva) -> bool {
-    find_ova(kept, &new.name).is_ok_and(|ova| ova.volumes == new.volumes)
+    find_ova(kept, &new.name).is_ok_and(|ova| {
+        let volumes = ova.volumes.iter().map(OvaVolume::without_row);
+        volumes.eq(new.volumes.iter().cloned())
+    })
 }
 
 /// Refuses volumes of an OVA that could not be removed.

@@ -457,6 +457,7 @@ fn new_ova(wanted: &Wanted, ovf: &str, appliance: &Appliance) -> NewOva {
         let disk_id = disk_id(at);
         let size_gib = disk.size_bytes.div_ceil(1 << 30);
         OvaVolume {
+            id: 0,
             pool: wanted.pool.to_string(),
             volume: wanted.volume(&disk_id).volume.to_string(),
             format: DiskFormat::Raw.to_string(),
