@@ -276,12 +276,7 @@ fn refusal(view: &Cluster, vni: Vni, news: &Pending, now: u64) -> Option<Refusal
 }
 
 /// Lease of another card by which the guard keeps the address that is given.
-fn kept4<'a>(
-    view: &'a Cluster,
-    vni: Vni,
-    given: &GivenLease,
-    now: u64,
-) -> Option<&'a LeaseRecord> {
+fn kept4<'a>(view: &'a Cluster, vni: Vni, given: &GivenLease, now: u64) -> Option<&'a LeaseRecord> {
     let is_it = |other: &&LeaseRecord| {
         other.mac != given.mac
             && other.address.parse() == Ok(given.address)

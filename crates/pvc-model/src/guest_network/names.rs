@@ -72,9 +72,9 @@ impl Names {
         hosts: BTreeSet<HostAddress>,
         leases: &[LeaseRecord],
     ) -> BTreeSet<HostAddress> {
-        let holders = leases.iter().filter_map(|lease| {
-            Some((lease.address.parse::<IpAddr>().ok()?, holder(lease)?))
-        });
+        let holders = leases
+            .iter()
+            .filter_map(|lease| Some((lease.address.parse::<IpAddr>().ok()?, holder(lease)?)));
         let holders: BTreeMap<IpAddr, Mac> = holders.collect();
         let is_allowed = |host: &HostAddress| {
             let label = host.name.split('.').next().unwrap_or_default();
