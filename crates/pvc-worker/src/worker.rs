@@ -97,9 +97,10 @@ impl Active {
     }
 
     fn doing(&self) -> Doing {
+        let working = self.jobs.iter().filter(|(_, job)| !job.context.is_waiting());
         Doing {
             jobs: self.jobs.keys().cloned().collect(),
-            working: self.jobs.values().filter(|job| !job.context.is_waiting()).count(),
+            working: working.map(|(id, _)| id.clone()).collect(),
             subjects: self.jobs.values().filter_map(|job| job.subject.clone()).collect(),
         }
     }
@@ -501,7 +502,7 @@ mod tests {
         let (store, context, job, claim) = job(JobProgress::pending()).await;
         let mut active = Active::default();
         active.begin(context, &job, Ok(Arc::new(Broken)), claim);
-        assert_eq!(active.doing().working, 1);
+        assert_eq!(active.doing().working.len(), 1);
         let ended = active.tasks.join_next().await.expect("it was begun");
         assert!(ended.is_err(), "it panics");
         active.forget(ended);
