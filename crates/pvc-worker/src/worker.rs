@@ -139,7 +139,8 @@ impl Worker {
         Worker { tools: Tools { benchmarks, ..self.tools } }
     }
 
-    /// Has the worker run scripts of the provisioner as well.
+    /// Has the worker run scripts of the provisioner as well, where it has profiles, and end what
+    /// earlier ones have left.
     #[must_use]
     pub fn with_scripts(self, scripts: ScriptTools) -> Self {
         let scripts = Some(Arc::new(scripts));
@@ -347,9 +348,10 @@ impl Worker {
         if store.view().workers.contains_key(node) {
             return;
         }
+        let has_profiles = |scripts: &Arc<ScriptTools>| scripts.profiles.is_some();
         let is_able = |kind: &&str| match *kind {
             JobWork::BENCHMARK_STORAGE => self.tools.benchmarks.is_some(),
-            JobWork::PROVISION => self.tools.scripts.is_some(),
+            JobWork::PROVISION => self.tools.scripts.as_ref().is_some_and(has_profiles),
             _ => true,
         };
         let kinds = JobWork::KINDS.into_iter().filter(is_able);

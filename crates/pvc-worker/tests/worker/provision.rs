@@ -3,13 +3,13 @@
 mod other_vms;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::job::provision::Provision;
-use pvc_model::job::{JobState, JobVm};
+use pvc_model::job::{JobState, JobVm, JobWork};
 use pvc_model::node::{DaemonState, DomainState, NodeFigures};
 use pvc_model::provisioner::{
     Catalog, Class, Named, NetworkTemplate, PROVISIONER, Profile, StorageTemplate, SystemTemplate,
@@ -40,12 +40,18 @@ const PHASE_TIME: Duration = Duration::from_secs(100);
 pub struct OneProfile {
     reads: AtomicUsize,
     failing: Mutex<Range<usize>>,
+    is_unnamed: AtomicBool,
 }
 
 impl OneProfile {
     /// Has the reads with these numbers fail, counted from 0.
     fn fail(&self, reads: Range<usize>) {
         *self.failing.lock().expect("nothing panics while it holds it") = reads;
+    }
+
+    /// Has the workers that are started from now on have no database.
+    fn unname(&self) {
+        self.is_unnamed.store(true, Ordering::Relaxed);
     }
 
     fn read(&self) -> Result<(), ProvisionerError> {
@@ -131,8 +137,9 @@ pub fn tools(
     devices: MemoryDevices,
     files: &Arc<MemoryFiles>,
 ) -> ScriptTools {
+    let is_named = !profiles.is_unnamed.load(Ordering::Relaxed);
     ScriptTools {
-        profiles: profiles.clone(),
+        profiles: is_named.then(|| profiles.clone() as Arc<dyn Profiles>),
         scripts: Arc::new(scripts.clone()),
         devices: Arc::new(devices),
         files: files.clone(),
@@ -700,6 +707,23 @@ async fn what_a_script_has_mapped_elsewhere_is_held_until_its_node_is_back_or_pr
         let end = world.end().await;
         assert_eq!((end.state, world.held().await), (JobState::Failed, vec![]), "{is_back}");
     }
+}
+
+/// Its configuration names no database of profiles any more.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_runs_no_scripts_ends_what_those_before_have_left() {
+    let world = World::mapping("web1_sda", ScriptAct::Hang).await;
+    let first = world.healthy_worker("hv1").await;
+    world.until(async || world.devices.mapped() == [id("vms/web1_sda")]).await;
+    first.die().await;
+    world.profiles.unname();
+    world.healthy_worker("hv1").await;
+    let end = world.end().await;
+    assert_eq!((end.state, world.held().await), (JobState::Failed, vec![]));
+    assert_eq!(world.devices.mapped(), []);
+    let view = world.store.fresh().await.expect("the tree is open");
+    let kinds = &view.workers["hv1"].kinds;
+    assert!(!kinds.contains(JobWork::PROVISION), "{kinds:?}");
 }
 
 /// The hold may be of a task of a tree that was replaced, or one that could not be unmapped in its

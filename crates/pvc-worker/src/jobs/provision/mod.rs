@@ -77,9 +77,11 @@ pub type Lists = fn(
     arguments: &Map<String, Value>,
 ) -> Option<std::result::Result<Value, String>>;
 
-/// Means to run scripts of the provisioner.
+/// Means to run scripts of the provisioner, and to end what earlier processes have left of them.
 pub struct ScriptTools {
-    pub profiles: Arc<dyn Profiles>,
+    /// `None` if this node's configuration names no database of them: no script is begun, and what
+    /// earlier ones have left is ended all the same.
+    pub profiles: Option<Arc<dyn Profiles>>,
     pub scripts: Arc<dyn Scripts>,
     pub devices: Arc<dyn BlockDevices>,
     pub files: Arc<dyn Files>,
