@@ -494,6 +494,9 @@ impl BlockDevices for LinuxBlockDevices {
             match fs::read_dir(&other.path) {
                 Ok(entries) => {
                     for entry in entries.filter_map(io::Result::ok) {
+                        // A device that is made of the same volume meanwhile would be taken for
+                        // one that is left.
+                        let _mapped = self.mapped.lock().await;
                         ended.extend(self.end_left(&entry.path()).await);
                     }
                 }

@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -214,6 +215,7 @@ pub struct MemoryDevices {
     process: usize,
     mapped: MappedVolumes,
     refusing: Arc<Mutex<BTreeSet<VolumeId>>>,
+    is_stuck: Arc<AtomicBool>,
     gate: Option<Arc<Gate>>,
 }
 
@@ -226,7 +228,8 @@ impl MemoryDevices {
     /// Makes the handle of a process on a node that has these volumes mapped, which reaches the
     /// storage in its own way.
     pub fn of_node(storage: Arc<dyn Storage>, mapped: MappedVolumes, process: usize) -> Self {
-        MemoryDevices { storage, process, mapped, refusing: Arc::default(), gate: None }
+        let (refusing, is_stuck) = (Arc::default(), Arc::default());
+        MemoryDevices { storage, process, mapped, refusing, is_stuck, gate: None }
     }
 
     /// Makes the handle of another process of the same node, whose calls pass the gate. The
@@ -240,6 +243,11 @@ impl MemoryDevices {
     pub fn refuse_to_unmap(&self, volume: &VolumeId) {
         let mut refusing = self.refusing.lock().expect("no test panics while holding it");
         refusing.insert(volume.clone());
+    }
+
+    /// Has whoever ends what is left over wait for it without end.
+    pub fn stick(&self) {
+        self.is_stuck.store(true, Ordering::Relaxed);
     }
 
     fn check(&self, volume: &VolumeId) -> Result<(), BlockDeviceError> {
@@ -316,6 +324,9 @@ impl BlockDevices for MemoryDevices {
     }
 
     async fn unmap_left_over(&self) -> Vec<Unmapped> {
+        if self.is_stuck.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
         let own = self.process;
         self.with(|mapped| {
             mapped.extract_if(.., |_, (of, _)| *of != own).map(|(id, _)| Ok(id)).collect()

@@ -3,7 +3,7 @@
 //! While there is nothing to do a worker may have the jobs alone in view ([`Store::open_jobs`]);
 //! what it does, it does on the whole cluster.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use pvc_model::job::transfer::TransferEnd;
 use pvc_model::job::{
     Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
 };
+use pvc_model::storage::VolumeId;
 use pvc_ops::storage::mapped_on;
 use pvc_ports::{Clock, Hypervisor, Random, Storage};
 use pvc_store::{Change, Changes, JobClaim, Store, StoreError};
@@ -34,6 +35,9 @@ const WHOLE_FOR: Duration = Duration::from_secs(60);
 /// Time until it is tried again to get the whole cluster into view.
 const OPEN_AGAIN: Duration = Duration::from_secs(1);
 
+/// Time until it is tried again to end what earlier scripts have left.
+const AGAIN: Duration = Duration::from_secs(10);
+
 /// Time that the steps under way get when the daemon stops. The next worker goes on from there.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
@@ -52,6 +56,9 @@ struct Active {
     /// Steps that were done too late and may have to be taken back, and jobs whose end by a panic
     /// is not recorded yet.
     late: JoinSet<()>,
+    /// At most one, which lets go of what former scripts of this node had mapped: a device that
+    /// hangs holds up no job.
+    letting_go: JoinSet<()>,
 }
 
 /// A job that this process does.
@@ -150,13 +157,36 @@ impl Worker {
     /// Works until `shutdown`; then leaves the jobs, between two of their steps, to the next
     /// worker.
     pub async fn run(&self, shutdown: CancellationToken) {
+        let jobs = self.do_jobs(&shutdown);
+        tokio::pin!(jobs);
+        tokio::select! {
+            biased;
+            _ = shutdown.run_until_cancelled(self.end_left_over()) => {}
+            () = &mut jobs => return,
+        }
+        jobs.await;
+    }
+
+    /// Ends what earlier processes of this node have left for scripts, until nothing of it is
+    /// mapped any more. Jobs need not wait for that.
+    async fn end_left_over(&self) {
+        let Tools { scripts, left_over, clock, .. } = &self.tools;
+        let Some(scripts) = scripts else { return };
+        while !scripts.end_left_over().await {
+            clock.sleep(AGAIN).await;
+        }
+        left_over.note_gone();
+    }
+
+    async fn do_jobs(&self, shutdown: &CancellationToken) {
         let mut changes = self.tools.store.changed();
+        let mut left_over = self.tools.left_over.subscribe();
         loop {
             let Some(looked) = shutdown.run_until_cancelled(self.look()).await else { return };
             let rest = match looked {
                 Ok(None) => LOOK_EVERY,
                 Ok(Some(worker)) => {
-                    worker.work(&shutdown).await;
+                    worker.work(shutdown).await;
                     LOOK_EVERY
                 }
                 Err(error) => {
@@ -169,6 +199,7 @@ impl Worker {
                 biased;
                 () = shutdown.cancelled() => return,
                 changed = changes.changed() => if changed.is_err() { return },
+                _ = left_over.changed() => {}
                 () = self.tools.clock.sleep(rest) => {}
             }
         }
@@ -176,7 +207,6 @@ impl Worker {
 
     /// Returns this worker with the whole cluster in view if there is something to do.
     async fn look(&self) -> Result<Option<Worker>, StoreError> {
-        self.end_left_over().await;
         self.announce().await;
         if !self.has_work() {
             return Ok(None);
@@ -190,37 +220,34 @@ impl Worker {
         let Tools { node, store, .. } = &self.tools;
         may_have_work(&store.view(), node, self.now())
             || !store.former_renamings().is_empty()
-            || self.is_held_for_former()
+            || !self.held_for_scripts().is_empty()
     }
 
-    /// Whether something is held for scripts of this node, and can be let go of unless this process
-    /// runs them.
-    fn is_held_for_former(&self) -> bool {
+    /// What is held for scripts of this node and can be let go of, unless this process runs them:
+    /// volumes, each with the job of a script.
+    fn held_for_scripts(&self) -> Vec<(VolumeId, JobId)> {
         let Tools { node, store, scripts, left_over, .. } = &self.tools;
-        scripts.is_some() && left_over.is_gone() && !mapped_on(&store.view(), node).is_empty()
-    }
-
-    /// Ends what earlier processes of this node have left for scripts, until nothing of it is
-    /// mapped any more.
-    async fn end_left_over(&self) {
-        let Tools { scripts, left_over, clock, .. } = &self.tools;
-        let is_due = !left_over.is_gone() && left_over.is_due(clock.monotonic());
-        let Some(scripts) = scripts.as_ref().filter(|_| is_due) else { return };
-        match scripts.end_left_over().await {
-            true => left_over.note_gone(),
-            false => left_over.wait(clock.monotonic()),
+        match scripts.is_some() && left_over.is_gone() {
+            true => mapped_on(&store.view(), node),
+            false => Vec::new(),
         }
     }
 
-    /// Lets go of what is held for scripts of this node whose jobs are none of these, which this
-    /// process does.
-    async fn let_go_of_former(&self, jobs: &BTreeSet<JobId>) {
-        let Tools { scripts, left_over, clock, .. } = &self.tools;
-        let is_due = left_over.is_gone() && left_over.is_due(clock.monotonic());
-        let Some(scripts) = scripts.as_ref().filter(|_| is_due) else { return };
-        if !scripts.let_go_of_former(&self.tools, jobs).await {
-            left_over.wait(clock.monotonic());
+    /// Begins to let go of what is held for scripts that this process does not run, unless that is
+    /// being done.
+    fn let_go_of_former(&self, active: &mut Active) {
+        let mut former = self.held_for_scripts();
+        former.retain(|(_, job)| !active.jobs.contains_key(job));
+        let Some(scripts) = self.tools.scripts.clone() else { return };
+        if former.is_empty() || !active.letting_go.is_empty() {
+            return;
         }
+        let tools = self.tools.clone();
+        active.letting_go.spawn(async move {
+            if !scripts.let_go_of(&tools, former).await {
+                tools.clock.sleep(AGAIN).await;
+            }
+        });
     }
 
     /// Does the jobs until there has been none for [a while](WHOLE_FOR), or until `shutdown`.
@@ -228,6 +255,7 @@ impl Worker {
         let clock = &self.tools.clock;
         let mut active = Active::default();
         let mut changes = self.tools.store.changed();
+        let mut left_over = self.tools.left_over.subscribe();
         let mut busy_at = clock.monotonic();
         loop {
             tokio::select! {
@@ -246,6 +274,8 @@ impl Worker {
                 () = shutdown.cancelled() => break,
                 Some(ended) = active.tasks.join_next() => active.forget(ended),
                 Some(_) = active.late.join_next() => {}
+                Some(_) = active.letting_go.join_next() => {}
+                _ = left_over.changed() => {}
                 changed = changes.changed() => if changed.is_err() { break },
                 () = clock.sleep(LOOK_EVERY.min(WHOLE_FOR)) => {}
             }
@@ -293,9 +323,7 @@ impl Worker {
 
     /// Looks at all jobs once, decides, acts.
     async fn pass(&self, active: &mut Active) {
-        self.end_left_over().await;
-        let jobs = active.jobs.keys().cloned().collect();
-        self.let_go_of_former(&jobs).await;
+        self.let_go_of_former(active);
         self.announce().await;
         self.adopt_former_renamings().await;
         let view = self.tools.store.view();

@@ -801,6 +801,18 @@ async fn a_device_that_cannot_be_unmapped_keeps_none_of_the_others() {
     assert!(!world.progress().state.is_over(), "{:?}", world.progress());
 }
 
+/// A Ceph that did not answer kept jobs from beginning, and a cancellation from being seen.
+#[tokio::test(start_paused = true)]
+async fn jobs_do_not_wait_for_a_device_of_former_scripts_that_hangs() {
+    let world = World::hanging().await;
+    world.devices.stick();
+    world.healthy_worker("hv1").await;
+    world.until_mapped().await;
+    world.cancel().await;
+    let end = world.end().await;
+    assert_eq!((end.state, world.held().await), (JobState::Cancelled, vec![]));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_script_that_takes_no_answer_is_ended_in_its_time_or_when_it_is_cancelled() {
     for cancels in [false, true] {

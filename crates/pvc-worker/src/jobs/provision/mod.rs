@@ -18,7 +18,6 @@ mod ledger;
 mod records;
 mod vms;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,10 +28,11 @@ use pvc_model::job::JobId;
 use pvc_model::job::course::AfterLoss;
 use pvc_model::job::provision::Provision;
 use pvc_model::provisioner::{Catalog, Class};
+use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
 use pvc_model::with_causes;
 use pvc_ops::provision::ProvisionRefusal;
-use pvc_ops::storage::{self, StillMapped, StorageRefusal, require_no_other_user};
+use pvc_ops::storage::{StillMapped, StorageRefusal, require_no_other_user};
 use pvc_ops::vm::DefineRefusal;
 use pvc_ops::{Kind as RefusalKind, Refusal};
 use pvc_ports::{
@@ -127,13 +127,12 @@ impl ScriptTools {
         is_gone
     }
 
-    /// Lets go of what is held for scripts on this node that are of none of the `jobs` that this
-    /// process does: earlier ones have left it, or this one could not unmap it at the time. Whether
-    /// nothing stays held.
-    pub(crate) async fn let_go_of_former(&self, tools: &Tools, jobs: &BTreeSet<JobId>) -> bool {
+    /// Lets go of volumes that are held for scripts on this node, of jobs that this process does
+    /// not do: earlier ones have left them, or this one could not unmap them at the time. Whether
+    /// none of them stays held.
+    pub(crate) async fn let_go_of(&self, tools: &Tools, former: Vec<(VolumeId, JobId)>) -> bool {
         let mut is_done = true;
-        let mapped = storage::mapped_on(&tools.store.view(), &tools.node);
-        for (volume, job) in mapped.into_iter().filter(|(_, job)| !jobs.contains(job)) {
+        for (volume, job) in former {
             match devices::end_former((tools, self), &volume, &job).await {
                 Ok(()) => {
                     tracing::info!(%volume, %job, "a volume that a script had mapped is let go of");
