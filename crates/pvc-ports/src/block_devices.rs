@@ -41,6 +41,22 @@ pub enum BlockDeviceError {
     },
 }
 
+impl BlockDeviceError {
+    /// The volume that it is about, if that is known.
+    pub fn volume(&self) -> Option<&VolumeId> {
+        match self {
+            BlockDeviceError::Refused { volume, .. } | BlockDeviceError::Io { volume, .. } => {
+                Some(volume)
+            }
+            BlockDeviceError::Storage(_)
+            | BlockDeviceError::Missing { .. }
+            | BlockDeviceError::Taken { .. }
+            | BlockDeviceError::Alive { .. }
+            | BlockDeviceError::Left { .. } => None,
+        }
+    }
+}
+
 /// A volume that was unmapped, or the reason why one was not.
 pub type Unmapped = Result<VolumeId, BlockDeviceError>;
 

@@ -3,7 +3,7 @@
 //! While there is nothing to do a worker may have the jobs alone in view ([`Store::open_jobs`]);
 //! what it does, it does on the whole cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -172,10 +172,15 @@ impl Worker {
     async fn end_left_over(&self) {
         let Tools { scripts, left_over, clock, .. } = &self.tools;
         let Some(scripts) = scripts else { return };
-        while !scripts.end_left_over().await {
+        loop {
+            let left = scripts.end_left_over().await;
+            let is_gone = left.as_ref().is_some_and(BTreeSet::is_empty);
+            left_over.note(left);
+            if is_gone {
+                return;
+            }
             clock.sleep(AGAIN).await;
         }
-        left_over.note_gone();
     }
 
     async fn do_jobs(&self, shutdown: &CancellationToken) {
@@ -226,11 +231,10 @@ impl Worker {
     /// What is held for scripts of this node and can be let go of, unless this process runs them:
     /// volumes, each with the job of a script.
     fn held_for_scripts(&self) -> Vec<(VolumeId, JobId)> {
-        let Tools { node, store, scripts, left_over, .. } = &self.tools;
-        match scripts.is_some() && left_over.is_gone() {
-            true => mapped_on(&store.view(), node),
-            false => Vec::new(),
-        }
+        let Tools { node, store, left_over, .. } = &self.tools;
+        let mut held = mapped_on(&store.view(), node);
+        held.retain(|(volume, _)| !left_over.may_be(volume));
+        held
     }
 
     /// Begins to let go of what is held for scripts that this process does not run, unless that is

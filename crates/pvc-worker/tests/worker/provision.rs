@@ -562,6 +562,15 @@ impl World {
         started.map(drop).map_err(|why| why.to_string())
     }
 
+    /// Has the volume held for a script of node `hv1` that no process runs.
+    async fn hold_for_former(&self, volume: &str) {
+        let (volume, by) = (id(volume), "somebody".to_owned());
+        let former = pvc_model::job::JobId::from_bits(9);
+        let purpose = pvc_model::hold::Purpose::Mapped([(former, NodeName::new("hv1"))].into());
+        let hold = pvc_model::hold::VolumeHold { volume, purpose, by };
+        self.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    }
+
     async fn held(&self) -> Vec<VolumeId> {
         let view = self.store.fresh().await.expect("the tree is open");
         view.holds.keys().cloned().collect()
@@ -731,11 +740,7 @@ async fn a_worker_that_runs_no_scripts_ends_what_those_before_have_left() {
 #[tokio::test(start_paused = true)]
 async fn what_is_held_for_a_script_that_no_process_of_the_node_runs_is_let_go_of() {
     let world = World::new(Case::Provision).await;
-    let (volume, by) = (id("vms/web1_sda"), "somebody".to_owned());
-    let former = pvc_model::job::JobId::from_bits(9);
-    let purpose = pvc_model::hold::Purpose::Mapped([(former, NodeName::new("hv1"))].into());
-    let hold = pvc_model::hold::VolumeHold { volume, purpose, by };
-    world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    world.hold_for_former("vms/web1_sda").await;
     let other = world.healthy_worker("hv2").await;
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(world.held().await, [id("vms/web1_sda")], "it is another node's");
@@ -799,6 +804,28 @@ async fn a_device_that_cannot_be_unmapped_keeps_none_of_the_others() {
     world.until(async || world.devices.mapped() == [id(VOLUMES[0])]).await;
     world.until(async || world.held().await == [id(VOLUMES[0])]).await;
     assert!(!world.progress().state.is_over(), "{:?}", world.progress());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_of_former_scripts_that_cannot_be_unmapped_keeps_no_other_volume_held() {
+    let (world, stuck) = (World::hanging().await, id(VOLUMES[0]));
+    let first = world.healthy_worker("hv1").await;
+    world.until_mapped().await;
+    first.die().await;
+    world.hold_for_former("vms/web1_sda").await;
+    world.devices.refuse_to_unmap(&stuck);
+    world.devices.set_former_alive(true);
+    world.healthy_worker("hv1").await;
+    world.until(async || world.progress().status.contains("it will be tried again")).await;
+    let all = [&VOLUMES[..], &["vms/web1_sda"]].concat();
+    assert_eq!(world.held().await, all.into_iter().map(id).collect::<Vec<_>>());
+    world.devices.set_former_alive(false);
+    world.until(async || world.held().await == [stuck.clone()]).await;
+    assert!(!world.progress().state.is_over(), "{:?}", world.progress());
+    world.devices.allow_to_unmap(&stuck);
+    let end = world.end().await;
+    assert_eq!((end.state, world.held().await), (JobState::Failed, vec![]));
+    world.assert_nothing_left("when it can be unmapped").await;
 }
 
 /// A Ceph that did not answer kept jobs from beginning, and a cancellation from being seen.

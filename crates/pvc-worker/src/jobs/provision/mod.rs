@@ -47,6 +47,7 @@ use self::ledger::{Made, MadeVolume, NotNoted};
 use super::new_vm::{Ending, Fact, of_storage, recorded, remove};
 use crate::context::{Context, Tools, Unwritten};
 use crate::kind::Kind;
+use crate::left_over::Left;
 
 /// Profiles with all that they refer to, where the provisioner keeps them.
 #[async_trait]
@@ -114,17 +115,17 @@ pub struct ScriptSettings {
 }
 
 impl ScriptTools {
-    /// Ends what workers of this node that are no more have left. Whether nothing of it is mapped
-    /// any more.
-    pub(crate) async fn end_left_over(&self) -> bool {
+    /// Ends what workers of this node that are no more have left. Returns what stays mapped.
+    pub(crate) async fn end_left_over(&self) -> Left {
         let unmapped = self.devices.unmap_left_over().await;
-        let is_gone = unmapped.iter().all(Unmapped::is_ok);
+        let failed = unmapped.iter().filter_map(|unmapped| unmapped.as_ref().err());
+        let left = failed.map(|error| error.volume().cloned()).collect();
         log_unmapped(unmapped);
         if let Err(error) = self.scripts.end_left_over().await {
             let error = with_causes(&error);
             tracing::warn!(error, "what earlier scripts have left could not be removed");
         }
-        is_gone
+        left
     }
 
     /// Lets go of volumes that are held for scripts on this node, of jobs that this process does
