@@ -795,7 +795,7 @@ async fn a_worker_that_stops_ends_its_script_and_unmaps_its_devices() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_device_that_cannot_be_unmapped_keeps_none_of_the_others() {
+async fn a_device_that_cannot_be_unmapped_keeps_none_of_the_others_and_its_task_until_it_can() {
     let world = World::hanging().await;
     world.devices.refuse_to_unmap(&id(VOLUMES[0]));
     world.healthy_worker("hv1").await;
@@ -804,6 +804,10 @@ async fn a_device_that_cannot_be_unmapped_keeps_none_of_the_others() {
     world.until(async || world.devices.mapped() == [id(VOLUMES[0])]).await;
     world.until(async || world.held().await == [id(VOLUMES[0])]).await;
     assert!(!world.progress().state.is_over(), "{:?}", world.progress());
+    world.devices.allow_to_unmap(&id(VOLUMES[0]));
+    let end = world.end().await;
+    assert_eq!((end.state, world.held().await), (JobState::Cancelled, vec![]));
+    world.assert_nothing_left("when it can be unmapped").await;
 }
 
 #[tokio::test(start_paused = true)]
