@@ -253,7 +253,7 @@ impl MemoryDevices {
         refusing.insert(volume.clone());
     }
 
-    /// Has it unmapped again by whoever does.
+    /// Has the device of this volume unmapped again by whoever does it.
     pub fn allow_to_unmap(&self, volume: &VolumeId) {
         let mut refusing = self.refusing.lock().expect("no test panics while holding it");
         refusing.remove(volume);

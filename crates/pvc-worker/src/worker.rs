@@ -56,8 +56,8 @@ struct Active {
     /// Steps that were done too late and may have to be taken back, and jobs whose end by a panic
     /// is not recorded yet.
     late: JoinSet<()>,
-    /// At most one, which lets go of what former scripts of this node had mapped: a device that
-    /// hangs holds up no job.
+    /// Task, one at most, that lets go of what former scripts of this node had mapped: a device
+    /// that hangs holds up no job.
     letting_go: JoinSet<()>,
 }
 
@@ -228,8 +228,8 @@ impl Worker {
             || !self.held_for_scripts().is_empty()
     }
 
-    /// What is held for scripts of this node and can be let go of, unless this process runs them:
-    /// volumes, each with the job of a script.
+    /// Volumes that are held for scripts of this node and can be let go of, unless this process
+    /// runs these: each with the job of one.
     fn held_for_scripts(&self) -> Vec<(VolumeId, JobId)> {
         let Tools { node, store, left_over, .. } = &self.tools;
         let mut held = mapped_on(&store.view(), node);

@@ -718,7 +718,7 @@ async fn what_a_script_has_mapped_elsewhere_is_held_until_its_node_is_back_or_pr
     }
 }
 
-/// Its configuration names no database of profiles any more.
+/// The configuration of the node names no database of profiles any more.
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_runs_no_scripts_ends_what_those_before_have_left() {
     let world = World::mapping("web1_sda", ScriptAct::Hang).await;
