@@ -87,7 +87,7 @@ pub async fn worker(file: Option<PathBuf>, shutdown: &Shutdown) -> anyhow::Resul
             Notifier.ready();
         };
         let benchmarks = settings::benchmarks(&config);
-        let scripts = ports::scripts(&config, &ports)?;
+        let scripts = Some(ports::scripts(&config, &ports)?);
         let stop = shutdown.asked();
         let ended = pvc_daemon::worker(&store, name, ports, benchmarks, scripts, ready, stop);
         Ok(beating(ended).await.ok_or_else(frozen)??)

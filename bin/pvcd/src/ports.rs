@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use pvc_ceph::{CephOptions, CephVolume, RbdStorage};
 use pvc_config::{Ceph, Config, Postgres, Zookeeper, ZookeeperTls};
-use pvc_daemon::ScriptTools;
+use pvc_daemon::{Profiles, ScriptTools};
 use pvc_database::{PostgresDatabase, PostgresOptions, SqliteDatabase};
 use pvc_directory::DirectoryStorage;
 use pvc_dns::TcpTransfers;
@@ -107,21 +107,22 @@ pub fn provisioner(config: &Config) -> anyhow::Result<Option<Provisioner>> {
     Ok(Some(Provisioner::new(Arc::new(database))))
 }
 
-/// Means to run scripts of the provisioner, where that has a database.
-pub fn scripts(config: &Config, ports: &Ports) -> anyhow::Result<Option<ScriptTools>> {
-    let Some(provisioner) = provisioner(config)? else { return Ok(None) };
+/// Means to run scripts of the provisioner, where that has a database, and to end what earlier
+/// processes have left of them.
+pub fn scripts(config: &Config, ports: &Ports) -> anyhow::Result<ScriptTools> {
+    let provisioner = provisioner(config)?;
     let runtime = &config.paths.dynamic;
     let home = Home::make(runtime)
         .with_context(|| format!("no directory can be made in `{}`", runtime.display()))?;
     let (storage, exec) = (ports.storage.clone(), ports.exec.clone());
-    Ok(Some(ScriptTools {
-        profiles: Arc::new(provisioner),
+    Ok(ScriptTools {
+        profiles: provisioner.map(|provisioner| Arc::new(provisioner) as Arc<dyn Profiles>),
         scripts: Arc::new(LinuxScripts::new(home.clone())),
         devices: Arc::new(LinuxBlockDevices::new(home, storage, exec)),
         files: ports.files.clone(),
         lists: pvc_api::script_list,
         settings: settings::scripts(config),
-    }))
+    })
 }
 
 /// Name that hypervisors have for Ceph in every PVC cluster.

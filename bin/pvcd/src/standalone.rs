@@ -185,10 +185,11 @@ impl Roles<'_> {
         let (store, name) = (self.store.clone(), self.name.clone());
         let (ports, stop) = (self.ports.clone(), self.stop.clone());
         let benchmarks = settings::benchmarks(self.config);
-        let scripts = ports::scripts(self.config, &ports).unwrap_or_else(|error| {
+        let scripts = ports::scripts(self.config, &ports);
+        let warn = |error: &anyhow::Error| {
             tracing::warn!(%error, "scripts of the provisioner cannot be run");
-            None
-        });
+        };
+        let scripts = scripts.inspect_err(warn).ok();
         async move {
             let ready = || ();
             pvc_daemon::worker(&store, name, ports, benchmarks, scripts, ready, &stop).await

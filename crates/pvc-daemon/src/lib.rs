@@ -21,7 +21,7 @@ use pvc_store::{Store, StoreError};
 use pvc_worker::{BenchmarkTools, Worker};
 use tokio_util::sync::CancellationToken;
 
-pub use pvc_worker::{BenchmarkSettings, ScriptSettings, ScriptTools};
+pub use pvc_worker::{BenchmarkSettings, Profiles, ScriptSettings, ScriptTools};
 pub use way_out::{GONE_WITHIN, Shutdown, on_session};
 
 /// The node daemon. `dress` gives it what only its process has: a log, a service manager.
@@ -79,9 +79,8 @@ where
     until_layout_changes(store, &stop, serve(state, stop.clone())).await
 }
 
-/// The worker's daemon. Without `scripts` it leaves those of the provisioner to others. `ready` is
-/// called when it takes jobs. `store` may be one with the jobs
-/// alone in view.
+/// The worker's daemon. Without `scripts`, or profiles for them, it leaves those of the provisioner
+/// to others. `ready` is called when it takes jobs. `store` may be one with the jobs alone in view.
 ///
 /// # Errors
 /// If this program cannot read what is in the store.

@@ -31,6 +31,30 @@ pub enum BlockDeviceError {
         #[source]
         source: std::io::Error,
     },
+    #[error("the process of `{}` is still there, and may use what it has mapped", .place.display())]
+    Alive { place: PathBuf },
+    #[error("what an earlier process has left in `{}` cannot be ended", .place.display())]
+    Left {
+        place: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl BlockDeviceError {
+    /// The volume that it is about, if that is known.
+    pub fn volume(&self) -> Option<&VolumeId> {
+        match self {
+            BlockDeviceError::Refused { volume, .. } | BlockDeviceError::Io { volume, .. } => {
+                Some(volume)
+            }
+            BlockDeviceError::Storage(_)
+            | BlockDeviceError::Missing { .. }
+            | BlockDeviceError::Taken { .. }
+            | BlockDeviceError::Alive { .. }
+            | BlockDeviceError::Left { .. } => None,
+        }
+    }
 }
 
 /// A volume that was unmapped, or the reason why one was not.
@@ -62,6 +86,7 @@ pub trait BlockDevices: Send + Sync {
     async fn unmap_all(&self) -> Vec<Unmapped>;
 
     /// Unmaps what processes of this kind have mapped that are no more. What cannot be unmapped
-    /// keeps none of the others.
+    /// keeps none of the others. A process that is still there, as one that hangs in the kernel, is
+    /// an error: what it has mapped stays.
     async fn unmap_left_over(&self) -> Vec<Unmapped>;
 }

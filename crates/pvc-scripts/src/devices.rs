@@ -314,7 +314,7 @@ impl LinuxBlockDevices {
         // Made a moment before its process ended.
         let is_device = directory.file_name()?.to_string_lossy().starts_with(DEVICE);
         let removed = if is_device { fs::remove_dir_all(directory) } else { Ok(()) };
-        removed.err().map(|error| Err(io_error(&nobody(), "unmapped")(error)))
+        removed.err().map(|source| Err(left(directory, source)))
     }
 
     /// Output of a program that may fail.
@@ -361,9 +361,9 @@ fn is_there(path: &Path) -> bool {
     !found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// The volume in errors that are about none.
-fn nobody() -> VolumeId {
-    VolumeId::from_record("left/over").expect("well formed")
+/// Error about a directory that an earlier process has left, or about all of them.
+fn left(place: &Path, source: io::Error) -> BlockDeviceError {
+    BlockDeviceError::Left { place: place.to_owned(), source }
 }
 
 fn io_error(
@@ -483,22 +483,27 @@ impl BlockDevices for LinuxBlockDevices {
     }
 
     async fn unmap_left_over(&self) -> Vec<Unmapped> {
-        let mut ended = Vec::new();
-        let failed = io_error(&nobody(), "unmapped");
-        let others = match self.home.left_over() {
+        let others = match self.home.others() {
             Ok(others) => others,
-            Err(error) => return vec![Err(failed(error))],
+            Err(error) => return vec![Err(left(self.home.path(), error))],
         };
-        for other in others {
+        let alive = others.alive.into_iter();
+        let mut ended: Vec<Unmapped> =
+            alive.map(|place| Err(BlockDeviceError::Alive { place })).collect();
+        for other in others.left {
             match fs::read_dir(&other.path) {
                 Ok(entries) => {
                     for entry in entries.filter_map(io::Result::ok) {
+                        // A device that is made of the same volume meanwhile would be taken for
+                        // one that is left.
+                        let _mapped = self.mapped.lock().await;
                         ended.extend(self.end_left(&entry.path()).await);
                     }
                 }
-                Err(error) => ended.push(Err(failed(error))),
+                Err(error) => ended.push(Err(left(&other.path, error))),
             }
-            ended.extend(other.remove_if_empty().err().map(|error| Err(failed(error))));
+            let place = other.path.clone();
+            ended.extend(other.remove_if_empty().err().map(|error| Err(left(&place, error))));
         }
         ended
     }
@@ -520,6 +525,6 @@ mod tests {
         };
         assert_eq!(of("vms/b"), ["/dev/rbd1", "/dev/rbd4"]);
         assert_eq!((of("ssd/b").len(), of("vms/c").len()), (0, 0));
-        assert!(kernel_devices(b"", &nobody()).is_empty());
+        assert!(kernel_devices(b"", &VolumeId::parse("vms/a").unwrap()).is_empty());
     }
 }

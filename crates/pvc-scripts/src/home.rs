@@ -18,6 +18,7 @@ pub struct Home {
 }
 
 struct Shared {
+    /// Directory of the directories of all such processes.
     parent: PathBuf,
     own: PathBuf,
     /// Goes with the process, however it ends.
@@ -46,10 +47,10 @@ impl Home {
         &self.shared.own
     }
 
-    /// Directories that processes have left which are no more. They stay another's while they are
+    /// Directories of other processes. Those that are left over stay another's while they are
     /// returned: two that look at once do not get the same.
-    pub(crate) fn left_over(&self) -> io::Result<Vec<Left>> {
-        let mut left = Vec::new();
+    pub(crate) fn others(&self) -> io::Result<Others> {
+        let mut others = Others::default();
         for entry in fs::read_dir(&self.shared.parent)? {
             let path = entry?.path();
             if path == self.shared.own {
@@ -61,12 +62,21 @@ impl Home {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
-            if let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                left.push(Left { path, _lock: lock });
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => others.left.push(Left { path, _lock: lock }),
+                Err(_) => others.alive.push(path),
             }
         }
-        Ok(left)
+        Ok(others)
     }
+}
+
+/// Directories of other processes of PVC that run scripts, or did.
+#[derive(Default)]
+pub(crate) struct Others {
+    pub left: Vec<Left>,
+    /// Directories of processes that are still there, be they stuck.
+    pub alive: Vec<PathBuf>,
 }
 
 /// Directory of a process that is no more.

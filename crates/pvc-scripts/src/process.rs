@@ -109,7 +109,7 @@ impl Scripts for LinuxScripts {
         let place = self.home.path().display().to_string();
         let left = |source| ScriptsError::Left { place: place.clone(), source };
         let mut ended = Ok(());
-        for other in self.home.left_over().map_err(left)? {
+        for other in self.home.others().map_err(left)?.left {
             let entries = fs::read_dir(&other.path).map_err(left)?.filter_map(io::Result::ok);
             for path in entries.map(|entry| entry.path()) {
                 if path.join("script.py").exists() {

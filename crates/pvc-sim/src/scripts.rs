@@ -42,7 +42,7 @@ pub(crate) fn tools(
     files: Arc<dyn Files>,
 ) -> ScriptTools {
     ScriptTools {
-        profiles: Arc::new(provisioner(gate, host)),
+        profiles: Some(Arc::new(provisioner(gate, host))),
         scripts: Arc::new(HostScripts {
             gate: gate.clone(),
             inner: ScriptedScripts::written_by(script),

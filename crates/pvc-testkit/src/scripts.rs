@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -221,6 +222,8 @@ pub struct MemoryDevices {
     process: usize,
     mapped: MappedVolumes,
     refusing: Arc<Mutex<BTreeSet<VolumeId>>>,
+    is_stuck: Arc<AtomicBool>,
+    is_former_alive: Arc<AtomicBool>,
     gate: Option<Arc<Gate>>,
 }
 
@@ -233,7 +236,15 @@ impl MemoryDevices {
     /// Makes the handle of a process on a node that has these volumes mapped, which reaches the
     /// storage in its own way.
     pub fn of_node(storage: Arc<dyn Storage>, mapped: MappedVolumes, process: usize) -> Self {
-        MemoryDevices { storage, process, mapped, refusing: Arc::default(), gate: None }
+        MemoryDevices {
+            storage,
+            process,
+            mapped,
+            refusing: Arc::default(),
+            is_stuck: Arc::default(),
+            is_former_alive: Arc::default(),
+            gate: None,
+        }
     }
 
     /// Makes the handle of another process of the same node, whose calls pass the gate. The
@@ -249,6 +260,22 @@ impl MemoryDevices {
         refusing.insert(volume.clone());
     }
 
+    /// Has the device of this volume unmapped again by whoever does it.
+    pub fn allow_to_unmap(&self, volume: &VolumeId) {
+        let mut refusing = self.refusing.lock().expect("no test panics while holding it");
+        refusing.remove(volume);
+    }
+
+    /// Has whoever ends what is left over wait for it without end.
+    pub fn stick(&self) {
+        self.is_stuck.store(true, Ordering::Relaxed);
+    }
+
+    /// Has the processes before this one be still there, or be no more.
+    pub fn set_former_alive(&self, is_alive: bool) {
+        self.is_former_alive.store(is_alive, Ordering::Relaxed);
+    }
+
     fn check(&self, volume: &VolumeId) -> Result<(), BlockDeviceError> {
         let refusing = self.refusing.lock().expect("no test panics while holding it");
         match refusing.contains(volume) {
@@ -258,6 +285,20 @@ impl MemoryDevices {
                 Err(BlockDeviceError::Refused { volume, act: "unmapped", why })
             }
         }
+    }
+
+    /// Ends the devices of these processes.
+    fn end(&self, is_meant: impl Fn(usize) -> bool) -> Vec<Unmapped> {
+        let of = |(volume, (process, _)): (&VolumeId, &Mapped)| {
+            is_meant(*process).then(|| volume.clone())
+        };
+        let volumes: Vec<VolumeId> = self.with(|mapped| mapped.iter().filter_map(of).collect());
+        let end = |volume: VolumeId| -> Unmapped {
+            self.check(&volume)?;
+            self.with(|mapped| mapped.remove(&volume));
+            Ok(volume)
+        };
+        volumes.into_iter().map(end).collect()
     }
 
     /// The volumes that are mapped, by whomever.
@@ -316,17 +357,18 @@ impl BlockDevices for MemoryDevices {
     }
 
     async fn unmap_all(&self) -> Vec<Unmapped> {
-        let own = self.process;
-        self.with(|mapped| {
-            mapped.extract_if(.., |_, (of, _)| *of == own).map(|(id, _)| Ok(id)).collect()
-        })
+        self.end(|process| process == self.process)
     }
 
     async fn unmap_left_over(&self) -> Vec<Unmapped> {
-        let own = self.process;
-        self.with(|mapped| {
-            mapped.extract_if(.., |_, (of, _)| *of != own).map(|(id, _)| Ok(id)).collect()
-        })
+        if self.is_stuck.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        if self.is_former_alive.load(Ordering::Relaxed) {
+            let place = PathBuf::from("/run/pvc/scripts/1");
+            return vec![Err(BlockDeviceError::Alive { place })];
+        }
+        self.end(|process| process != self.process)
     }
 }
 

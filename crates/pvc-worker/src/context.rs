@@ -36,7 +36,7 @@ pub(crate) struct Tools {
     pub random: Arc<dyn Random>,
     /// `None` if this worker measures nothing.
     pub benchmarks: Option<Arc<BenchmarkTools>>,
-    /// `None` if this worker runs no scripts of the provisioner.
+    /// `None` if this worker has nothing to do with scripts of the provisioner.
     pub scripts: Option<Arc<ScriptTools>>,
     /// Held from the look at a disk to the end of what is done to it: jobs that erase disks are at
     /// work at once, and each is to see what the other has made.

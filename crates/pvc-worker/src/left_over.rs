@@ -1,44 +1,34 @@
 //! Knowledge of what earlier processes of this node have left mapped for scripts.
 
-use std::sync::Mutex;
-use std::time::Duration;
+use std::collections::BTreeSet;
 
-/// Time until it is tried again to end what could not be ended.
-const AGAIN: Duration = Duration::from_secs(10);
+use pvc_model::storage::VolumeId;
+use tokio::sync::watch;
 
-/// Knowledge of what earlier processes of this node have left. Until nothing of it is mapped any
-/// more, what is held for their scripts stays held.
+/// Volumes that earlier processes of this node have left mapped: what is held for their scripts
+/// stays held. `None` as long as it may be any.
+pub(crate) type Left = Option<BTreeSet<VolumeId>>;
+
+/// Knowledge of what is left.
 #[derive(Default)]
-pub(crate) struct LeftOver(Mutex<State>);
-
-#[derive(Debug, Clone, Copy, Default)]
-struct State {
-    is_gone: bool,
-    /// Monotonic time before which nothing is tried again.
-    not_before: Duration,
-}
+pub(crate) struct LeftOver(watch::Sender<Left>);
 
 impl LeftOver {
-    /// Whether nothing of it is mapped any more.
-    pub fn is_gone(&self) -> bool {
-        self.with(|state| state.is_gone)
+    /// Whether the volume may be mapped still.
+    pub fn may_be(&self, volume: &VolumeId) -> bool {
+        self.0.borrow().as_ref().is_none_or(|left| left.contains(volume))
     }
 
-    /// Whether it is tried, at `now` on the monotonic clock.
-    pub fn is_due(&self, now: Duration) -> bool {
-        self.with(|state| now >= state.not_before)
+    pub fn note(&self, left: Left) {
+        self.0.send_if_modified(|noted| {
+            let is_new = *noted != left;
+            *noted = left;
+            is_new
+        });
     }
 
-    pub fn note_gone(&self) {
-        self.with(|state| state.is_gone = true);
-    }
-
-    /// Has the next attempt wait.
-    pub fn wait(&self, now: Duration) {
-        self.with(|state| state.not_before = now + AGAIN);
-    }
-
-    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        act(&mut self.0.lock().expect("nothing panics while it holds the state"))
+    /// Tells when something else is left.
+    pub fn subscribe(&self) -> watch::Receiver<Left> {
+        self.0.subscribe()
     }
 }

@@ -11,7 +11,7 @@
 //! - `jobs`: the kinds, one file each
 //! - `runner`: takes one job through its steps, and knows no kind
 //! - `context`: what a job works with, and how its progress is recorded
-//! - `left_over`: whether scripts of earlier processes of this node have left something mapped
+//! - `left_over`: what scripts of earlier processes of this node have left mapped
 //! - `worker`: the loop
 
 #![forbid(unsafe_code)]

@@ -39,8 +39,8 @@ pub(crate) enum Step {
 #[derive(Debug, Default)]
 pub(crate) struct Doing {
     pub jobs: BTreeSet<JobId>,
-    /// Number of jobs that do not wait for something outside.
-    pub working: usize,
+    /// Jobs among them that do not wait for something outside.
+    pub working: BTreeSet<JobId>,
     /// Subjects that the jobs hold for themselves: two jobs about one VM are done one after the
     /// other.
     pub subjects: BTreeSet<String>,
@@ -55,10 +55,10 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
     let is_at_work = |job: &&Job| job.claim.is_some() && !job.progress.state.is_over();
     let elsewhere = jobs().filter(is_at_work).filter_map(|job| job.spec.subject());
     let mut busy: BTreeSet<String> = doing.subjects.iter().cloned().chain(elsewhere).collect();
-    let mut room = AT_ONCE.saturating_sub(doing.working);
+    let mut room = AT_ONCE.saturating_sub(doing.working.len());
     let is_script = |job: &Job| matches!(job.spec.work, JobWork::Provision(_));
     let scripts =
-        doing.jobs.iter().filter(|id| cluster.jobs.get(*id).is_some_and(|job| is_script(job)));
+        doing.working.iter().filter(|id| cluster.jobs.get(*id).is_some_and(|job| is_script(job)));
     let mut scripts_room = SCRIPTS_AT_ONCE.saturating_sub(scripts.count());
     let mut steps = Vec::new();
     for job in ours.into_iter().filter(|job| !doing.jobs.contains(&job.spec.id)) {
@@ -127,6 +127,8 @@ fn outdated(over: Vec<&Job>, most: usize, now: u64) -> impl Iterator<Item = JobI
 
 #[cfg(test)]
 mod tests {
+    use std::ops::RangeInclusive;
+
     use pvc_model::Uuid;
     use pvc_model::job::provision::Provision;
     use pvc_model::job::{ClaimId, JobProgress, JobSpec, JobVm, JobWork};
@@ -151,6 +153,26 @@ mod tests {
         }
     }
 
+    /// A job that runs a script of the provisioner.
+    fn script(bits: u32) -> Job {
+        let mut job = job(bits, "", JobState::Pending);
+        job.spec.work = JobWork::Provision(Box::new(Provision {
+            vm: JobVm { name: format!("new{bits}"), uuid: Some(Uuid::from_u128(bits.into())) },
+            profile: "small".to_owned(),
+            define: true,
+            start: true,
+            refuse_memory_overcommit: false,
+            arguments: Vec::new(),
+        }));
+        job
+    }
+
+    /// Jobs that are done, of which none waits.
+    fn busy(jobs: RangeInclusive<u32>) -> Doing {
+        let jobs: BTreeSet<JobId> = jobs.map(JobId::from_bits).collect();
+        Doing { working: jobs.clone(), jobs, subjects: BTreeSet::new() }
+    }
+
     fn steps(jobs: Vec<Job>, doing: &Doing) -> Vec<Step> {
         let jobs = jobs.into_iter().map(|job| (job.spec.id.clone(), Arc::new(job))).collect();
         plan(&Cluster { jobs, ..Cluster::default() }, &"hv1".into(), doing, 1000)
@@ -165,28 +187,23 @@ mod tests {
 
     #[test]
     fn scripts_of_the_provisioner_leave_room_for_other_jobs() {
-        let script = |bits: u32| {
-            let mut job = job(bits, "", JobState::Pending);
-            job.spec.work = JobWork::Provision(Box::new(Provision {
-                vm: JobVm { name: format!("new{bits}"), uuid: Some(Uuid::from_u128(bits.into())) },
-                profile: "small".to_owned(),
-                define: true,
-                start: true,
-                refuse_memory_overcommit: false,
-                arguments: Vec::new(),
-            }));
-            job
-        };
         let begin = |n| Step::Begin(JobId::from_bits(n));
         let mut jobs: Vec<Job> = (1..=4).map(script).collect();
         jobs.push(job(5, "web1", JobState::Pending));
         assert_eq!(steps(jobs.clone(), &Doing::default()), [begin(1), begin(2), begin(5)]);
-        let doing = Doing {
-            jobs: [1, 2].map(JobId::from_bits).into(),
-            working: 2,
-            subjects: BTreeSet::new(),
-        };
-        assert_eq!(steps(jobs, &doing), [begin(5)]);
+        assert_eq!(steps(jobs, &busy(1..=2)), [begin(5)]);
+    }
+
+    /// Two that waited for a node to be proven dead, on their way back, kept all others from
+    /// beginning.
+    #[test]
+    fn scripts_that_wait_for_something_outside_leave_their_room_to_others() {
+        let jobs: Vec<Job> = (1..=4).map(script).collect();
+        let begin = |n| Step::Begin(JobId::from_bits(n));
+        let waiting = Doing { working: BTreeSet::new(), ..busy(1..=2) };
+        assert_eq!(steps(jobs.clone(), &waiting), [begin(3), begin(4)]);
+        let half = Doing { working: [JobId::from_bits(2)].into(), ..busy(1..=2) };
+        assert_eq!(steps(jobs, &half), [begin(3)]);
     }
 
     #[test]
@@ -200,11 +217,7 @@ mod tests {
             steps(jobs, &Doing::default()),
             [Step::Begin(JobId::from_bits(1)), Step::Begin(JobId::from_bits(3))]
         );
-        let doing = Doing {
-            jobs: [JobId::from_bits(1)].into(),
-            working: 1,
-            subjects: ["web1".to_owned()].into(),
-        };
+        let doing = Doing { subjects: ["web1".to_owned()].into(), ..busy(1..=1) };
         assert_eq!(steps(vec![job(2, "web1", JobState::Pending)], &doing), []);
     }
 
@@ -269,14 +282,10 @@ mod tests {
 
     #[test]
     fn jobs_that_wait_for_something_outside_leave_their_room_to_others() {
-        let doing = |working| Doing {
-            jobs: (1..=3).map(JobId::from_bits).collect(),
-            working,
-            subjects: BTreeSet::new(),
-        };
-        let waiting = || vec![job(4, "d", JobState::Pending)];
-        assert_eq!(steps(waiting(), &doing(3)), []);
-        assert_eq!(steps(waiting(), &doing(2)), [Step::Begin(JobId::from_bits(4))]);
+        let pending = || vec![job(4, "d", JobState::Pending)];
+        assert_eq!(steps(pending(), &busy(1..=3)), []);
+        let one_waits = Doing { working: busy(1..=2).working, ..busy(1..=3) };
+        assert_eq!(steps(pending(), &one_waits), [Step::Begin(JobId::from_bits(4))]);
     }
 
     #[test]

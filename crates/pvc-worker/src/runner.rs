@@ -352,10 +352,13 @@ impl Walk<'_> {
 
     async fn undo(&mut self, at: u32, step: String) -> Result<(), Left> {
         let (steps, context) = (self.steps.clone(), self.runner.context.clone());
-        context.say(&format!("taking back: {}", steps.doing(&step)));
+        if self.runner.troubled.is_none() {
+            context.say(&format!("taking back: {}", steps.doing(&step)));
+        }
         match self.runner.effect(async move { steps.undo(&context, &step).await }).await {
             Err(trouble) => self.runner.wait_for(trouble).await,
             Ok(()) => {
+                self.runner.troubled = None;
                 self.runner.context.edit(|progress| {
                     if let Some(Recorded { course: Course::Back { left, .. }, .. }) =
                         &mut progress.steps
@@ -456,6 +459,8 @@ pub(crate) mod tests {
     struct Long {
         calls: Calls,
         after_loss: AfterLoss,
+        /// Number of attempts to undo the second that fail.
+        failing: usize,
     }
 
     impl Long {
@@ -490,6 +495,12 @@ pub(crate) mod tests {
         }
         async fn undo(&self, _: &Context, step: &str) -> Result<(), Failure> {
             self.note("undo", step);
+            let attempts = self.calls.lock().expect("nothing panics");
+            let attempts = attempts.iter().filter(|call| *call == "undo long").count();
+            if step == "long" && attempts <= self.failing {
+                let why = "it is in use".to_owned();
+                return Err(Failure { kind: RefusalKind::Unavailable, why, hint: None });
+            }
             Ok(())
         }
         fn result(&self, _: &Context, _: &[String]) -> String {
@@ -551,7 +562,7 @@ pub(crate) mod tests {
         let (store, context, job, claim) = job(JobProgress::pending()).await;
         let calls = Calls::default();
         let after_loss = AfterLoss::Continue;
-        let steps: Arc<dyn Steps> = Arc::new(Long { calls: calls.clone(), after_loss });
+        let steps: Arc<dyn Steps> = Arc::new(Long { calls: calls.clone(), after_loss, failing: 0 });
         let cancelling = async {
             let begun = || calls.lock().expect("nothing panics").len() == 2;
             pvc_testkit::eventually("it is in the long step", Duration::from_secs(60), begun).await;
@@ -568,20 +579,24 @@ pub(crate) mod tests {
         );
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_job_of_a_kind_that_is_not_continued_is_taken_back_after_a_loss() {
+    /// A job whose worker was lost in its second step.
+    fn begun() -> JobProgress {
         let planned = ["short", "long"].map(str::to_owned).to_vec();
         let (facts, course) = (vec![String::new()], Course::Forward { done: 1 });
-        let begun = JobProgress {
+        JobProgress {
             state: JobState::Running,
             worker: Some("hv2".into()),
             steps: Some(Recorded { planned, facts, course }),
             ..JobProgress::pending()
-        };
-        let (store, context, job, claim) = job(begun).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_of_a_kind_that_is_not_continued_is_taken_back_after_a_loss() {
+        let (store, context, job, claim) = job(begun()).await;
         let calls = Calls::default();
         let after_loss = AfterLoss::TakeBack;
-        let steps: Arc<dyn Steps> = Arc::new(Long { calls: calls.clone(), after_loss });
+        let steps: Arc<dyn Steps> = Arc::new(Long { calls: calls.clone(), after_loss, failing: 0 });
         perform(context.clone(), job, Ok(steps), claim, CancellationToken::new()).await;
         let progress = store.view().jobs[&context.job].progress.clone();
         assert_eq!(progress.state, JobState::Failed);
@@ -589,6 +604,25 @@ pub(crate) mod tests {
         assert_eq!(
             *calls.lock().expect("nothing panics"),
             ["look long", "undo long", "undo short"]
+        );
+    }
+
+    /// After half an hour the log was 200 times the same line.
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_waits_on_its_way_back_says_so_once() {
+        let (store, context, job, claim) = job(begun()).await;
+        let (calls, after_loss) = (Calls::default(), AfterLoss::TakeBack);
+        let steps: Arc<dyn Steps> = Arc::new(Long { calls, after_loss, failing: 300 });
+        perform(context.clone(), job, Ok(steps), claim, CancellationToken::new()).await;
+        assert_eq!(
+            store.view().jobs[&context.job].progress.log,
+            [
+                "the worker of node hv1 goes on with it",
+                "taking back: long",
+                "it is in use; it will be tried again",
+                "taking back: short",
+                "its worker stopped before it was done",
+            ]
         );
     }
 }

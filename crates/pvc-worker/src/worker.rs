@@ -13,6 +13,7 @@ use pvc_model::job::transfer::TransferEnd;
 use pvc_model::job::{
     Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
 };
+use pvc_model::storage::VolumeId;
 use pvc_ops::storage::mapped_on;
 use pvc_ports::{Clock, Hypervisor, Random, Storage};
 use pvc_store::{Change, Changes, JobClaim, Store, StoreError};
@@ -34,6 +35,9 @@ const WHOLE_FOR: Duration = Duration::from_secs(60);
 /// Time until it is tried again to get the whole cluster into view.
 const OPEN_AGAIN: Duration = Duration::from_secs(1);
 
+/// Time until it is tried again to end what earlier scripts have left.
+const AGAIN: Duration = Duration::from_secs(10);
+
 /// Time that the steps under way get when the daemon stops. The next worker goes on from there.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
@@ -52,6 +56,9 @@ struct Active {
     /// Steps that were done too late and may have to be taken back, and jobs whose end by a panic
     /// is not recorded yet.
     late: JoinSet<()>,
+    /// Task, one at most, that lets go of what former scripts of this node had mapped: a device
+    /// that hangs holds up no job.
+    letting_go: JoinSet<()>,
 }
 
 /// A job that this process does.
@@ -97,9 +104,10 @@ impl Active {
     }
 
     fn doing(&self) -> Doing {
+        let working = self.jobs.iter().filter(|(_, job)| !job.context.is_waiting());
         Doing {
             jobs: self.jobs.keys().cloned().collect(),
-            working: self.jobs.values().filter(|job| !job.context.is_waiting()).count(),
+            working: working.map(|(id, _)| id.clone()).collect(),
             subjects: self.jobs.values().filter_map(|job| job.subject.clone()).collect(),
         }
     }
@@ -138,7 +146,8 @@ impl Worker {
         Worker { tools: Tools { benchmarks, ..self.tools } }
     }
 
-    /// Has the worker run scripts of the provisioner as well.
+    /// Has the worker run scripts of the provisioner as well, where it has profiles, and end what
+    /// earlier ones have left.
     #[must_use]
     pub fn with_scripts(self, scripts: ScriptTools) -> Self {
         let scripts = Some(Arc::new(scripts));
@@ -148,13 +157,41 @@ impl Worker {
     /// Works until `shutdown`; then leaves the jobs, between two of their steps, to the next
     /// worker.
     pub async fn run(&self, shutdown: CancellationToken) {
+        let jobs = self.do_jobs(&shutdown);
+        tokio::pin!(jobs);
+        tokio::select! {
+            biased;
+            _ = shutdown.run_until_cancelled(self.end_left_over()) => {}
+            () = &mut jobs => return,
+        }
+        jobs.await;
+    }
+
+    /// Ends what earlier processes of this node have left for scripts, until nothing of it is
+    /// mapped any more. Jobs need not wait for that.
+    async fn end_left_over(&self) {
+        let Tools { scripts, left_over, clock, .. } = &self.tools;
+        let Some(scripts) = scripts else { return };
+        loop {
+            let left = scripts.end_left_over().await;
+            let is_gone = left.as_ref().is_some_and(BTreeSet::is_empty);
+            left_over.note(left);
+            if is_gone {
+                return;
+            }
+            clock.sleep(AGAIN).await;
+        }
+    }
+
+    async fn do_jobs(&self, shutdown: &CancellationToken) {
         let mut changes = self.tools.store.changed();
+        let mut left_over = self.tools.left_over.subscribe();
         loop {
             let Some(looked) = shutdown.run_until_cancelled(self.look()).await else { return };
             let rest = match looked {
                 Ok(None) => LOOK_EVERY,
                 Ok(Some(worker)) => {
-                    worker.work(&shutdown).await;
+                    worker.work(shutdown).await;
                     LOOK_EVERY
                 }
                 Err(error) => {
@@ -167,6 +204,7 @@ impl Worker {
                 biased;
                 () = shutdown.cancelled() => return,
                 changed = changes.changed() => if changed.is_err() { return },
+                _ = left_over.changed() => {}
                 () = self.tools.clock.sleep(rest) => {}
             }
         }
@@ -174,7 +212,6 @@ impl Worker {
 
     /// Returns this worker with the whole cluster in view if there is something to do.
     async fn look(&self) -> Result<Option<Worker>, StoreError> {
-        self.end_left_over().await;
         self.announce().await;
         if !self.has_work() {
             return Ok(None);
@@ -188,37 +225,33 @@ impl Worker {
         let Tools { node, store, .. } = &self.tools;
         may_have_work(&store.view(), node, self.now())
             || !store.former_renamings().is_empty()
-            || self.is_held_for_former()
+            || !self.held_for_scripts().is_empty()
     }
 
-    /// Whether something is held for scripts of this node, and can be let go of unless this process
-    /// runs them.
-    fn is_held_for_former(&self) -> bool {
-        let Tools { node, store, scripts, left_over, .. } = &self.tools;
-        scripts.is_some() && left_over.is_gone() && !mapped_on(&store.view(), node).is_empty()
+    /// Volumes that are held for scripts of this node and can be let go of, unless this process
+    /// runs these: each with the job of one.
+    fn held_for_scripts(&self) -> Vec<(VolumeId, JobId)> {
+        let Tools { node, store, left_over, .. } = &self.tools;
+        let mut held = mapped_on(&store.view(), node);
+        held.retain(|(volume, _)| !left_over.may_be(volume));
+        held
     }
 
-    /// Ends what earlier processes of this node have left for scripts, until nothing of it is
-    /// mapped any more.
-    async fn end_left_over(&self) {
-        let Tools { scripts, left_over, clock, .. } = &self.tools;
-        let is_due = !left_over.is_gone() && left_over.is_due(clock.monotonic());
-        let Some(scripts) = scripts.as_ref().filter(|_| is_due) else { return };
-        match scripts.end_left_over().await {
-            true => left_over.note_gone(),
-            false => left_over.wait(clock.monotonic()),
+    /// Begins to let go of what is held for scripts that this process does not run, unless that is
+    /// being done.
+    fn let_go_of_former(&self, active: &mut Active) {
+        let mut former = self.held_for_scripts();
+        former.retain(|(_, job)| !active.jobs.contains_key(job));
+        let Some(scripts) = self.tools.scripts.clone() else { return };
+        if former.is_empty() || !active.letting_go.is_empty() {
+            return;
         }
-    }
-
-    /// Lets go of what is held for scripts of this node whose jobs are none of these, which this
-    /// process does.
-    async fn let_go_of_former(&self, jobs: &BTreeSet<JobId>) {
-        let Tools { scripts, left_over, clock, .. } = &self.tools;
-        let is_due = left_over.is_gone() && left_over.is_due(clock.monotonic());
-        let Some(scripts) = scripts.as_ref().filter(|_| is_due) else { return };
-        if !scripts.let_go_of_former(&self.tools, jobs).await {
-            left_over.wait(clock.monotonic());
-        }
+        let tools = self.tools.clone();
+        active.letting_go.spawn(async move {
+            if !scripts.let_go_of(&tools, former).await {
+                tools.clock.sleep(AGAIN).await;
+            }
+        });
     }
 
     /// Does the jobs until there has been none for [a while](WHOLE_FOR), or until `shutdown`.
@@ -226,6 +259,7 @@ impl Worker {
         let clock = &self.tools.clock;
         let mut active = Active::default();
         let mut changes = self.tools.store.changed();
+        let mut left_over = self.tools.left_over.subscribe();
         let mut busy_at = clock.monotonic();
         loop {
             tokio::select! {
@@ -244,6 +278,8 @@ impl Worker {
                 () = shutdown.cancelled() => break,
                 Some(ended) = active.tasks.join_next() => active.forget(ended),
                 Some(_) = active.late.join_next() => {}
+                Some(_) = active.letting_go.join_next() => {}
+                _ = left_over.changed() => {}
                 changed = changes.changed() => if changed.is_err() { break },
                 () = clock.sleep(LOOK_EVERY.min(WHOLE_FOR)) => {}
             }
@@ -291,9 +327,7 @@ impl Worker {
 
     /// Looks at all jobs once, decides, acts.
     async fn pass(&self, active: &mut Active) {
-        self.end_left_over().await;
-        let jobs = active.jobs.keys().cloned().collect();
-        self.let_go_of_former(&jobs).await;
+        self.let_go_of_former(active);
         self.announce().await;
         self.adopt_former_renamings().await;
         let view = self.tools.store.view();
@@ -346,9 +380,10 @@ impl Worker {
         if store.view().workers.contains_key(node) {
             return;
         }
+        let has_profiles = |scripts: &Arc<ScriptTools>| scripts.profiles.is_some();
         let is_able = |kind: &&str| match *kind {
             JobWork::BENCHMARK_STORAGE => self.tools.benchmarks.is_some(),
-            JobWork::PROVISION => self.tools.scripts.is_some(),
+            JobWork::PROVISION => self.tools.scripts.as_ref().is_some_and(has_profiles),
             _ => true,
         };
         let kinds = JobWork::KINDS.into_iter().filter(is_able);
@@ -501,7 +536,7 @@ mod tests {
         let (store, context, job, claim) = job(JobProgress::pending()).await;
         let mut active = Active::default();
         active.begin(context, &job, Ok(Arc::new(Broken)), claim);
-        assert_eq!(active.doing().working, 1);
+        assert_eq!(active.doing().working.len(), 1);
         let ended = active.tasks.join_next().await.expect("it was begun");
         assert!(ended.is_err(), "it panics");
         active.forget(ended);

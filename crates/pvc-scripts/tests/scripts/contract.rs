@@ -441,7 +441,8 @@ async fn hold_to_the_contract(runtime: &Path, storage: &Arc<dyn Storage>) {
     for volume in &volumes {
         storage.create(volume, 4 << 20, true).await.expect("there is room");
     }
-    let (path, at) = (runtime.to_owned(), storage.clone());
+    // Apart from the process of the test, which is there all the time.
+    let (path, at) = (runtime.join("contract"), storage.clone());
     let fixture = BlockDevicesFixture {
         process: Box::new(move || {
             let home = Home::make(&path).expect("it can be made");

@@ -206,6 +206,22 @@ async fn what_a_process_has_left_without_a_link_is_unmapped_by_the_next() {
     assert_eq!(world.mapped(), 0);
 }
 
+/// A process that hangs in the kernel is ended by no signal, and writes on when that answers.
+#[tokio::test(start_paused = true)]
+async fn what_a_process_has_mapped_is_not_left_over_while_the_process_is_still_there() {
+    let kernel = Kernel { failing_lists: vec![1, 2], ..Kernel::default() };
+    let world = World::new("alive", kernel);
+    let (former, next) = (world.process(), world.process());
+    former.map(&world.volume, &one()).await.expect_err("it has no link");
+    let ended = next.unmap_left_over().await;
+    assert!(matches!(&*ended, [Err(BlockDeviceError::Alive { .. })]), "{ended:?}");
+    assert_eq!(world.mapped(), 1);
+    drop(former);
+    let ended = next.unmap_left_over().await;
+    assert!(matches!(&*ended, [Ok(_)]), "{ended:?}");
+    assert_eq!(world.mapped(), 0);
+}
+
 /// Neither `rbd` nor `losetup` asks, and both would write.
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_somebody_has_open_is_not_mapped() {

@@ -3,13 +3,13 @@
 mod other_vms;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::job::provision::Provision;
-use pvc_model::job::{JobState, JobVm};
+use pvc_model::job::{JobState, JobVm, JobWork};
 use pvc_model::node::{DaemonState, DomainState, NodeFigures};
 use pvc_model::provisioner::{
     Catalog, Class, Named, NetworkTemplate, PROVISIONER, Profile, StorageTemplate, SystemTemplate,
@@ -43,12 +43,18 @@ const WHOLE_TIME: Duration = Duration::from_secs(150);
 pub struct OneProfile {
     reads: AtomicUsize,
     failing: Mutex<Range<usize>>,
+    is_unnamed: AtomicBool,
 }
 
 impl OneProfile {
     /// Has the reads with these numbers fail, counted from 0.
     fn fail(&self, reads: Range<usize>) {
         *self.failing.lock().expect("nothing panics while it holds it") = reads;
+    }
+
+    /// Has the workers that are started from now on have no database.
+    fn unname(&self) {
+        self.is_unnamed.store(true, Ordering::Relaxed);
     }
 
     fn read(&self) -> Result<(), ProvisionerError> {
@@ -134,8 +140,9 @@ pub fn tools(
     devices: MemoryDevices,
     files: &Arc<MemoryFiles>,
 ) -> ScriptTools {
+    let is_named = !profiles.is_unnamed.load(Ordering::Relaxed);
     ScriptTools {
-        profiles: profiles.clone(),
+        profiles: is_named.then(|| profiles.clone() as Arc<dyn Profiles>),
         scripts: Arc::new(scripts.clone()),
         devices: Arc::new(devices),
         files: files.clone(),
@@ -558,6 +565,15 @@ impl World {
         started.map(drop).map_err(|why| why.to_string())
     }
 
+    /// Has the volume held for a script of node `hv1` that no process runs.
+    async fn hold_for_former(&self, volume: &str) {
+        let (volume, by) = (id(volume), "somebody".to_owned());
+        let former = pvc_model::job::JobId::from_bits(9);
+        let purpose = pvc_model::hold::Purpose::Mapped([(former, NodeName::new("hv1"))].into());
+        let hold = pvc_model::hold::VolumeHold { volume, purpose, by };
+        self.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    }
+
     async fn held(&self) -> Vec<VolumeId> {
         let view = self.store.fresh().await.expect("the tree is open");
         view.holds.keys().cloned().collect()
@@ -705,16 +721,29 @@ async fn what_a_script_has_mapped_elsewhere_is_held_until_its_node_is_back_or_pr
     }
 }
 
+/// The configuration of the node names no database of profiles any more.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_runs_no_scripts_ends_what_those_before_have_left() {
+    let world = World::mapping("web1_sda", ScriptAct::Hang).await;
+    let first = world.healthy_worker("hv1").await;
+    world.until(async || world.devices.mapped() == [id("vms/web1_sda")]).await;
+    first.die().await;
+    world.profiles.unname();
+    world.healthy_worker("hv1").await;
+    let end = world.end().await;
+    assert_eq!((end.state, world.held().await), (JobState::Failed, vec![]));
+    assert_eq!(world.devices.mapped(), []);
+    let view = world.store.fresh().await.expect("the tree is open");
+    let kinds = &view.workers["hv1"].kinds;
+    assert!(!kinds.contains(JobWork::PROVISION), "{kinds:?}");
+}
+
 /// The hold may be of a task of a tree that was replaced, or one that could not be unmapped in its
 /// time.
 #[tokio::test(start_paused = true)]
 async fn what_is_held_for_a_script_that_no_process_of_the_node_runs_is_let_go_of() {
     let world = World::new(Case::Provision).await;
-    let (volume, by) = (id("vms/web1_sda"), "somebody".to_owned());
-    let former = pvc_model::job::JobId::from_bits(9);
-    let purpose = pvc_model::hold::Purpose::Mapped([(former, NodeName::new("hv1"))].into());
-    let hold = pvc_model::hold::VolumeHold { volume, purpose, by };
-    world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    world.hold_for_former("vms/web1_sda").await;
     let other = world.healthy_worker("hv2").await;
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(world.held().await, [id("vms/web1_sda")], "it is another node's");
@@ -769,7 +798,7 @@ async fn a_worker_that_stops_ends_its_script_and_unmaps_its_devices() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_device_that_cannot_be_unmapped_keeps_none_of_the_others() {
+async fn a_device_that_cannot_be_unmapped_keeps_none_of_the_others_and_its_task_until_it_can() {
     let world = World::hanging().await;
     world.devices.refuse_to_unmap(&id(VOLUMES[0]));
     world.healthy_worker("hv1").await;
@@ -778,6 +807,44 @@ async fn a_device_that_cannot_be_unmapped_keeps_none_of_the_others() {
     world.until(async || world.devices.mapped() == [id(VOLUMES[0])]).await;
     world.until(async || world.held().await == [id(VOLUMES[0])]).await;
     assert!(!world.progress().state.is_over(), "{:?}", world.progress());
+    world.devices.allow_to_unmap(&id(VOLUMES[0]));
+    let end = world.end().await;
+    assert_eq!((end.state, world.held().await), (JobState::Cancelled, vec![]));
+    world.assert_nothing_left("when it can be unmapped").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_of_former_scripts_that_cannot_be_unmapped_keeps_no_other_volume_held() {
+    let (world, stuck) = (World::hanging().await, id(VOLUMES[0]));
+    let first = world.healthy_worker("hv1").await;
+    world.until_mapped().await;
+    first.die().await;
+    world.hold_for_former("vms/web1_sda").await;
+    world.devices.refuse_to_unmap(&stuck);
+    world.devices.set_former_alive(true);
+    world.healthy_worker("hv1").await;
+    world.until(async || world.progress().status.contains("it will be tried again")).await;
+    let all = [&VOLUMES[..], &["vms/web1_sda"]].concat();
+    assert_eq!(world.held().await, all.into_iter().map(id).collect::<Vec<_>>());
+    world.devices.set_former_alive(false);
+    world.until(async || world.held().await == [stuck.clone()]).await;
+    assert!(!world.progress().state.is_over(), "{:?}", world.progress());
+    world.devices.allow_to_unmap(&stuck);
+    let end = world.end().await;
+    assert_eq!((end.state, world.held().await), (JobState::Failed, vec![]));
+    world.assert_nothing_left("when it can be unmapped").await;
+}
+
+/// A Ceph that did not answer kept jobs from beginning, and a cancellation from being seen.
+#[tokio::test(start_paused = true)]
+async fn jobs_do_not_wait_for_a_device_of_former_scripts_that_hangs() {
+    let world = World::hanging().await;
+    world.devices.stick();
+    world.healthy_worker("hv1").await;
+    world.until_mapped().await;
+    world.cancel().await;
+    let end = world.end().await;
+    assert_eq!((end.state, world.held().await), (JobState::Cancelled, vec![]));
 }
 
 #[tokio::test(start_paused = true)]

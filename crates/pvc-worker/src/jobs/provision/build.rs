@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 use super::data::{Texts, facts};
 use super::ledger::{self, Made};
-use super::{ProvisionError, Result, ScriptTools, calls, devices};
+use super::{Profiles, ProvisionError, Result, ScriptTools, calls, devices};
 use crate::context::{Context, Unwritten};
 
 /// The most bytes of XML that a script returns.
@@ -39,8 +39,9 @@ pub(super) async fn build(
     tools: &ScriptTools,
     wanted: &Provision,
 ) -> Result<()> {
+    let profiles = tools.profiles.as_deref().ok_or(ProvisionError::NoScripts)?;
     context.stage(1, "collecting the configuration of the VM");
-    let (recipe, texts) = collect(tools, wanted).await?;
+    let (recipe, texts) = collect(profiles, wanted).await?;
     context.stage(2, "checking the configuration against the cluster");
     check(context, tools, wanted, &recipe).await?;
     context.stage(3, "loading the script and preparing its root directory");
@@ -64,14 +65,14 @@ pub(super) async fn build(
     done.and(ended)
 }
 
-async fn collect(tools: &ScriptTools, wanted: &Provision) -> Result<(Recipe, Texts)> {
-    let catalog = tools.profiles.catalog().await.map_err(ProvisionError::from)?;
+async fn collect(profiles: &dyn Profiles, wanted: &Provision) -> Result<(Recipe, Texts)> {
+    let catalog = profiles.catalog().await.map_err(ProvisionError::from)?;
     let recipe = Recipe::find(&catalog, &wanted.profile, &wanted.arguments);
     let recipe = recipe.map_err(|why| ProvisionError::Refused(why.into()))?;
-    let script = tools.profiles.text(Class::Script, &recipe.script).await;
+    let script = profiles.text(Class::Script, &recipe.script).await;
     let script = script.map_err(ProvisionError::from)?;
     let ovf = match &recipe.ova {
-        Some((_, name)) => tools.profiles.text(Class::Ova, name).await,
+        Some((_, name)) => profiles.text(Class::Ova, name).await,
         None => Ok(None),
     };
     let ovf = ovf.map_err(ProvisionError::from)?;

@@ -74,23 +74,33 @@ pub(super) async fn end(
     let_go(&context.tools, volume, &context.job, true).await
 }
 
-/// Does the same with all volumes that are held for the job.
+/// Does the same with all volumes that are held for the job. One that stays held keeps none of the
+/// others.
 ///
 /// # Errors
 /// While one may still be mapped by an earlier process of this node, or on another one.
 pub(super) async fn end_all(context: &Context) -> Result<()> {
     let tools = &context.tools;
     let view = tools.store.fresh().await.map_err(Unwritten::Store)?;
+    let mut ended = Ok(());
     for volume in storage::mapped_by(&view, &context.job) {
-        unmap_here(context, tools.scripts.as_deref(), &volume).await?;
-        let_go(tools, &volume, &context.job, tools.left_over.is_gone()).await?;
-        context.log(format!("volume {volume} is let go of"));
+        let done = match unmap_here(context, tools.scripts.as_deref(), &volume).await {
+            Ok(()) => {
+                let is_ended = !tools.left_over.may_be(&volume);
+                let_go(tools, &volume, &context.job, is_ended).await
+            }
+            Err(error) => Err(error),
+        };
+        if done.is_ok() {
+            context.log(format!("volume {volume} is let go of"));
+        }
+        ended = ended.and(done);
     }
-    Ok(())
+    ended
 }
 
 /// Unmaps a volume that a job which this process does no more has mapped here, if it has, and lets
-/// go of it. Of earlier processes nothing is left.
+/// go of it. Earlier processes do not have it any more.
 pub(super) async fn end_former(
     (tools, scripts): (&Tools, &ScriptTools),
     volume: &VolumeId,

@@ -18,7 +18,6 @@ mod ledger;
 mod records;
 mod vms;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,10 +28,11 @@ use pvc_model::job::JobId;
 use pvc_model::job::course::AfterLoss;
 use pvc_model::job::provision::Provision;
 use pvc_model::provisioner::{Catalog, Class};
+use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
 use pvc_model::with_causes;
 use pvc_ops::provision::ProvisionRefusal;
-use pvc_ops::storage::{self, StillMapped, StorageRefusal, require_no_other_user};
+use pvc_ops::storage::{StillMapped, StorageRefusal, require_no_other_user};
 use pvc_ops::vm::DefineRefusal;
 use pvc_ops::{Kind as RefusalKind, Refusal};
 use pvc_ports::{
@@ -47,6 +47,7 @@ use self::ledger::{Made, MadeVolume, NotNoted};
 use super::new_vm::{Ending, Fact, of_storage, recorded, remove};
 use crate::context::{Context, Tools, Unwritten};
 use crate::kind::Kind;
+use crate::left_over::Left;
 
 /// Profiles with all that they refer to, where the provisioner keeps them.
 #[async_trait]
@@ -77,9 +78,11 @@ pub type Lists = fn(
     arguments: &Map<String, Value>,
 ) -> Option<std::result::Result<Value, String>>;
 
-/// Means to run scripts of the provisioner.
+/// Means to run scripts of the provisioner, and to end what earlier processes have left of them.
 pub struct ScriptTools {
-    pub profiles: Arc<dyn Profiles>,
+    /// `None` if this node's configuration names no database of them: no script is begun, and what
+    /// earlier ones have left is ended all the same.
+    pub profiles: Option<Arc<dyn Profiles>>,
     pub scripts: Arc<dyn Scripts>,
     pub devices: Arc<dyn BlockDevices>,
     pub files: Arc<dyn Files>,
@@ -112,26 +115,25 @@ pub struct ScriptSettings {
 }
 
 impl ScriptTools {
-    /// Ends what workers of this node that are no more have left. Whether nothing of it is mapped
-    /// any more.
-    pub(crate) async fn end_left_over(&self) -> bool {
+    /// Ends what workers of this node that are no more have left. Returns what stays mapped.
+    pub(crate) async fn end_left_over(&self) -> Left {
         let unmapped = self.devices.unmap_left_over().await;
-        let is_gone = unmapped.iter().all(Unmapped::is_ok);
+        let failed = unmapped.iter().filter_map(|unmapped| unmapped.as_ref().err());
+        let left = failed.map(|error| error.volume().cloned()).collect();
         log_unmapped(unmapped);
         if let Err(error) = self.scripts.end_left_over().await {
             let error = with_causes(&error);
             tracing::warn!(error, "what earlier scripts have left could not be removed");
         }
-        is_gone
+        left
     }
 
-    /// Lets go of what is held for scripts on this node that are of none of the `jobs` that this
-    /// process does: earlier ones have left it, or this one could not unmap it at the time. Whether
-    /// nothing stays held.
-    pub(crate) async fn let_go_of_former(&self, tools: &Tools, jobs: &BTreeSet<JobId>) -> bool {
+    /// Lets go of volumes that are held for scripts on this node, of jobs that this process does
+    /// not do: earlier ones have left them, or this one could not unmap them at the time. Whether
+    /// none of them stays held.
+    pub(crate) async fn let_go_of(&self, tools: &Tools, former: Vec<(VolumeId, JobId)>) -> bool {
         let mut is_done = true;
-        let mapped = storage::mapped_on(&tools.store.view(), &tools.node);
-        for (volume, job) in mapped.into_iter().filter(|(_, job)| !jobs.contains(job)) {
+        for (volume, job) in former {
             match devices::end_former((tools, self), &volume, &job).await {
                 Ok(()) => {
                     tracing::info!(%volume, %job, "a volume that a script had mapped is let go of");
