@@ -67,7 +67,7 @@ mod tests {
         let ((begins, begun), (ends, end)) = (oneshot::channel(), mpsc::channel());
         let work = move || {
             begins.send(()).expect("somebody waits for it");
-            drop(end.recv());
+            let _ = end.recv();
         };
         let asked = tokio::spawn(slot.aside(work));
         begun.await.expect("it begins");
