@@ -88,9 +88,9 @@ pub fn last_words(stream: Stream, text: String) -> Meanwhile {
     Meanwhile(())
 }
 
-/// Makes a file that must not exist, its owner's alone. Meanwhile Ctrl-C and the other [signals that
-/// end a program](ENDS) remove it before they do: a read from a connection does not return because
-/// of them.
+/// Makes a file that must not exist, its owner's alone. Meanwhile Ctrl-C and the other [signals
+/// that end a program](ENDS) remove it before they do: a read from a connection does not return
+/// because of them.
 ///
 /// # Errors
 /// The file cannot be made.

@@ -47,10 +47,10 @@ impl VmState {
     /// `None` if that is the one it was in. Whoever did it does not come back, and nobody else
     /// would end its state.
     ///
-    /// A VM that was moved or restarted was up: done once more, it would be done to a guest of today.
-    /// One that was shut down was to be off, and a guest of today is asked as that one was, which is
-    /// gentler than `stop`. Of one whose disks were being made, filled or removed nobody knows how
-    /// they are by now: it is neither started nor ended until somebody has looked.
+    /// A VM that was moved or restarted was up: done once more, it would be done to a guest of
+    /// today. One that was shut down was to be off, and a guest of today is asked as that one was,
+    /// which is gentler than `stop`. Of one whose disks were being made, filled or removed nobody
+    /// knows how they are by now: it is neither started nor ended until somebody has looked.
     pub fn restored(&self) -> Option<VmState> {
         match self {
             VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate | VmState::Restart => {
