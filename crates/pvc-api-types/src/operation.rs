@@ -27,6 +27,10 @@ pub const ROOT: &str = "/api/v1";
 /// parameter `dry_run` out of account, and does not know this path.
 pub const TRIED: &str = "/dry-run";
 
+/// Header of each reply to a request below [`TRIED`]: what lacks it is of a server that does not
+/// know the path.
+pub const TRIED_MARK: &str = "x-pvc-dry-run";
+
 /// Header of a reply to a read that is as the server last saw the cluster, whose store it cannot
 /// reach. `Age` beside it says for how many seconds.
 pub const STALE: &str = "x-pvc-stale";

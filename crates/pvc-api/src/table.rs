@@ -13,7 +13,7 @@ use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use axum::routing::{MethodFilter, on};
 use pvc_api_types::Message;
-use pvc_api_types::operation::{Method, Operation, ROOT, Role, TRIED};
+use pvc_api_types::operation::{Method, Operation, ROOT, Role, TRIED, TRIED_MARK};
 use pvc_api_types::param::{Flag, Mistakes, Parameters, take};
 use utoipa::openapi::OpenApi;
 
@@ -132,7 +132,8 @@ impl Table {
         if O::DRY_RUN.is_some() {
             let serve = move |api: State<ApiState>, mut request: Request| {
                 request.extensions_mut().insert(Tried);
-                serve(api, request)
+                let answer = serve(api, request);
+                async move { ([(TRIED_MARK, "true")], answer.await) }
             };
             let path = format!("{ROOT}{TRIED}{}", O::PATH);
             *group = std::mem::take(group).route(&path, on(method, serve));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::fmt::rfc2822::DateTimeParser;
-use pvc_api_types::operation::{self, Method, Operation, ROOT, STALE, TRIED};
+use pvc_api_types::operation::{self, Method, Operation, ROOT, STALE, TRIED, TRIED_MARK};
 use pvc_api_types::param::{Nothing, Parameters};
 use pvc_api_types::{Message, TaskRef};
 use serde::de::DeserializeOwned;
@@ -294,7 +294,11 @@ impl Client {
         if !self.takes_parameter::<O>("dry_run")? {
             return Ok(None);
         }
-        self.send(request.tried(), None)?.expect(StatusCode::OK).map(Some)
+        let answer = self.send(request.tried(), None)?;
+        match answer.status == StatusCode::NOT_FOUND && !answer.has_header(TRIED_MARK) {
+            true => Ok(None),
+            false => answer.expect(StatusCode::OK).map(Some),
+        }
     }
 
     /// Whether the server has the operation. PVC 1.0.3 does not say, and has none that is new.
@@ -691,6 +695,10 @@ impl Answer {
     /// Whether a second try may help: what a server says while it moves, restarts or is busy.
     fn is_passing(&self) -> bool {
         matches!(self.status.as_u16(), 429 | 500 | 502 | 503 | 504)
+    }
+
+    fn has_header(&self, wanted: &str) -> bool {
+        self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(wanted))
     }
 
     /// The moment that the server says it is.

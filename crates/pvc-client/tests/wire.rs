@@ -93,12 +93,14 @@ fn a_dry_run_changes_nothing_where_an_old_server_has_the_address_by_then() {
     let knows = r#"{"paths": {"/api/v1/status": {"post": {"parameters": [{"name": "dry_run"}]}}}}"#;
     let stub = Stub::start(move |request, _| match request.line().as_str() {
         "GET /openapi.json" => ok(knows),
-        _ if request.is_tried => status(404, r#"{"message": "The URL was not found."}"#),
+        _ if request.is_tried => {
+            status(404, r#"{"message": "The URL was not found."}"#).of_an_old_server()
+        }
         _ => ok(r#"{"message": "it was changed"}"#),
     });
     let dry = Client::new(Options { dry_run: true, ..options(stub.base()) });
     let on = MaintenanceRequest { state: Maintenance::On };
-    assert_eq!(dry.change(PostStatus, [], &on).unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(dry.change(PostStatus, [], &on).unwrap_err().kind(), Kind::NotYet);
     assert_eq!(stub.lines().len(), 2, "{:?}", stub.lines());
 }
 

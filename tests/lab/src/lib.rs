@@ -387,8 +387,10 @@ impl Lab {
         });
     }
 
+    /// Waits until the database leads on `node`, to which it comes back within five minutes if that
+    /// is primary.
     pub fn until_database_leads_on(&self, node: &str) {
-        eventually(&format!("the database leads on {node}"), 90, || {
+        eventually(&format!("the database leads on {node}"), 400, || {
             let answer = self.on(
                 node,
                 "curl --silent --max-time 2 http://$(hostname):8008/leader -o /dev/null -w \

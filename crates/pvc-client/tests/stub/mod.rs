@@ -41,11 +41,17 @@ pub struct Reply {
     /// Lines beside those of every reply, each with its end.
     pub headers: String,
     pub body: String,
+    /// Whether it is of a server that does not know the path of a dry run.
+    is_old: bool,
 }
 
 impl Reply {
     pub fn with_headers(self, headers: &str) -> Self {
         Self { headers: headers.to_owned(), ..self }
+    }
+
+    pub fn of_an_old_server(self) -> Self {
+        Self { is_old: true, ..self }
     }
 }
 
@@ -54,7 +60,7 @@ pub fn ok(body: impl Into<String>) -> Reply {
 }
 
 pub fn status(status: u16, body: impl Into<String>) -> Reply {
-    Reply { status, headers: String::new(), body: body.into() }
+    Reply { status, headers: String::new(), body: body.into(), is_old: false }
 }
 
 type Answers = dyn Fn(&Received, usize) -> Reply + Send + Sync;
@@ -106,9 +112,13 @@ fn serve(stream: &TcpStream, log: &Mutex<Vec<Received>>, answers: &Answers) {
     };
     let reply = answers(&request, before);
     let mut stream = stream;
+    let mark = match request.is_tried && !reply.is_old {
+        true => "x-pvc-dry-run: true\r\n",
+        false => "",
+    };
     let head = format!(
         "HTTP/1.1 {} Stub\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: \
-         close\r\n{}\r\n",
+         close\r\n{mark}{}\r\n",
         reply.status,
         reply.body.len(),
         reply.headers
