@@ -39,6 +39,8 @@ pub struct OffWord {
     pub asked: NodeName,
     /// Whether the VMs of a node that is proven dead are started elsewhere.
     pub recover: bool,
+    /// Whether no node is ever taken for dead: then the word counts also of one that is in `run`.
+    pub nobody_fences: bool,
     /// Seconds since the epoch.
     pub now: i64,
 }
@@ -238,7 +240,7 @@ fn check_no_doubt(
     is_announced: bool,
 ) -> Result<(), NodeRefusal> {
     let node = record.name.clone();
-    match fence::doubt(cluster, record, before, &word.asked, is_announced) {
+    match fence::doubt(cluster, record, before, &word.asked, is_announced, word.nobody_fences) {
         None => Ok(()),
         Some(Doubt::NotDead) => {
             Err(NodeRefusal::NotDead { node, state: record.daemon_state.clone() })

@@ -177,7 +177,8 @@ async fn post_node_node_confirm_off(
     }
     let now = i64::try_from(api.clock().wall().as_secs()).unwrap_or(i64::MAX);
     let asked = api.settings().node.clone();
-    let word = OffWord { node: name.clone(), who, asked, recover, now };
+    let nobody_fences = api.settings().nobody_fences;
+    let word = OffWord { node: name.clone(), who, asked, recover, nobody_fences, now };
     if let Err(error) = take_word(&api, word).await {
         if !ask.mode.is_dry() {
             tracing::warn!(node = shown(&name), "the word that a node is off was not recorded");

@@ -75,7 +75,7 @@ async fn the_primary_role_is_handed_on_only_to_somebody() {
 /// Word that `hv2` is off, for the API of `hv1`.
 fn hv2_is_off() -> OffWord {
     let (node, who, asked) = ("hv2".to_owned(), "alice".to_owned(), "hv1".into());
-    OffWord { node, who, asked, recover: true, now: 90 }
+    OffWord { node, who, asked, recover: true, nobody_fences: false, now: 90 }
 }
 
 async fn becomes(world: &World, state: DaemonState) {
@@ -174,6 +174,29 @@ async fn a_node_that_shows_itself_while_it_is_watched_is_not_said_to_be_off() {
         assert!(refusal.to_string().contains(shows), "{shows}: {refusal}");
         assert_ne!(world.store.view().nodes["hv2"].daemon_state, DaemonState::Fenced);
     }
+}
+
+/// It is never taken for dead, however long it is silent.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_died_in_run_is_said_to_be_off_where_nobody_fences() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    becomes(&world, DaemonState::Run).await;
+    let word = OffWord { nobody_fences: true, recover: false, ..hv2_is_off() };
+    let half = async {
+        world.clock.sleep(WATCH / 2).await;
+        world.store.stamp(&"hv2".into(), 2).await.unwrap();
+    };
+    let (confirmed, ()) = tokio::join!(confirm_off(&world, &word), half);
+    let refusal = refused(confirmed);
+    assert!(refusal.to_string().contains("a keepalive"), "{refusal}");
+    assert_eq!(world.store.view().nodes["hv2"].daemon_state, DaemonState::Run);
+    let begin = world.clock.monotonic();
+    confirm_off(&world, &word).await.unwrap();
+    assert!(world.clock.monotonic() >= begin + WATCH);
+    let hv2 = world.store.view().nodes["hv2"].clone();
+    assert_eq!(hv2.daemon_state, DaemonState::Fenced);
+    assert_ne!(hv2.domain_state, DomainState::FenceFlush, "nobody would give its VMs away");
+    assert!(hv2.present_fence().expect("the record says why").proof.contains("`alice`"));
 }
 
 #[tokio::test(start_paused = true)]
