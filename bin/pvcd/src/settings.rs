@@ -483,6 +483,7 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
             least_free_bytes: api.images.least_free_mib.map(|mib| u64::from(mib) << 20),
         },
         recover_after_fence: recovers(&fencing(config)),
+        nobody_fences: fencing(config).fence_intervals == 0,
         refuse_memory_overcommit: api.refuse_memory_overcommit,
         removed_volumes_stay: removed_volumes_stay(config),
         core_networks: neighbours(config),

@@ -125,6 +125,8 @@ pub struct ApiSettings {
     /// Whether the VMs of a node that is proven dead are started elsewhere, as on all nodes: who
     /// fences does that, if anybody does.
     pub recover_after_fence: bool,
+    /// Whether no node is ever taken for dead, as on all nodes.
+    pub nobody_fences: bool,
     /// Whether a start is refused that would take more memory than the VM's node has.
     pub refuse_memory_overcommit: bool,
     /// Time for which volumes that are removed are kept in the trash; none removes them at once.
@@ -159,6 +161,7 @@ impl ApiSettings {
             storage_is_near: false,
             spool: Spool::default(),
             recover_after_fence: true,
+            nobody_fences: false,
             refuse_memory_overcommit: false,
             removed_volumes_stay: Duration::from_secs(24 * 3600),
             core_networks: Vec::new(),

@@ -369,8 +369,16 @@ impl ApiState {
 
     /// Asks the store something beside the view, within the time of a change.
     pub async fn ask<T>(&self, question: impl Future<Output = Result<T>>) -> Result<T> {
+        self.ask_within(self.settings().limits.change_time, question).await
+    }
+
+    /// Same as [`ApiState::ask`], with another time.
+    pub async fn ask_within<T>(
+        &self,
+        time: Duration,
+        question: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         self.check_reachable()?;
-        let time = self.settings().limits.change_time;
         tokio::time::timeout(time, question).await.unwrap_or_else(|_| {
             let message = format!("the store did not answer within {} s", time.as_secs());
             Err(ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, message)

@@ -5,7 +5,7 @@
 //!                       │                                                                    │
 //!                       └── a new stamp, or another state: it lives, nothing more is done ◀──┘
 //!
-//!  init, shutdown, stop ─an operator's word─▶ fenced, fence-flush
+//!  init, shutdown, stop ─an operator's word─▶ fenced, fence-flush (run, too, if nobody fences)
 //! ```
 //!
 //! The state that everybody sees is the node's record; what one fencer knows beside it is a

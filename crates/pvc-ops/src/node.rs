@@ -39,9 +39,16 @@ pub struct OffWord {
     pub asked: NodeName,
     /// Whether the VMs of a node that is proven dead are started elsewhere.
     pub recover: bool,
+    /// Whether no node is ever taken for dead: then the word counts also of one that is in `run`.
+    pub nobody_fences: bool,
     /// Seconds since the epoch.
     pub now: i64,
 }
+
+/// First look at a node that an operator's word says is off: no sign of life was there. The watch
+/// that it needed is over.
+#[derive(Debug, Clone)]
+pub struct Watched(Arc<NodeRecord>);
 
 /// Outcome of a request to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,27 +176,41 @@ pub async fn set_coordinator_state(
         .await
 }
 
-/// Takes an operator's word that a node is off for the proof of its death, which nothing else may
-/// be able to give. What follows a fence follows. A node that the others do not watch is watched
-/// for [`fence::WATCH`] first, but for a dry run.
+/// Looks whether a node that is said to be off shows a sign of life. One that the others do not
+/// watch is watched for [`fence::WATCH`] from then on, but for a dry run. Nothing is changed:
+/// whoever drops this takes the word back.
 ///
 /// # Errors
 /// Refused if the node says that it runs, is proven dead, or shows a sign of life.
-pub async fn confirm_off(
+pub async fn watch(
     store: &Store,
     clock: &dyn Clock,
     word: &OffWord,
-) -> Result<(), ChangeError<NodeRefusal>> {
+) -> Result<Watched, ChangeError<NodeRefusal>> {
     let before = look_for_life(store, word, None).await?;
     if fence::has_to_be_watched(&before) && !store.is_dry() {
         clock.sleep(fence::WATCH).await;
-        look_for_life(store, word, Some(&before)).await?;
     }
+    Ok(Watched(before))
+}
+
+/// Takes an operator's word that a node is off for the proof of its death, which nothing else may
+/// be able to give. What follows a fence follows.
+///
+/// # Errors
+/// Refused if the node says that it runs, is proven dead, or has shown a sign of life since it is
+/// [watched](watch).
+pub async fn confirm_off(
+    store: &Store,
+    word: &OffWord,
+    Watched(before): &Watched,
+) -> Result<(), ChangeError<NodeRefusal>> {
+    look_for_life(store, word, Some(before)).await?;
     store
         .change(|cluster| {
             let record = find_node(cluster, &word.node)?;
             // It had no session a moment ago, and a daemon that starts writes its state.
-            check_no_doubt(cluster, record, &before, word, false)?;
+            check_no_doubt(cluster, record, before, word, false)?;
             let note = fence::confirmed(record, &word.who, word.now);
             Ok((death(cluster, record, note, word.recover), ()))
         })
@@ -219,7 +240,7 @@ fn check_no_doubt(
     is_announced: bool,
 ) -> Result<(), NodeRefusal> {
     let node = record.name.clone();
-    match fence::doubt(cluster, record, before, &word.asked, is_announced) {
+    match fence::doubt(cluster, record, before, &word.asked, is_announced, word.nobody_fences) {
         None => Ok(()),
         Some(Doubt::NotDead) => {
             Err(NodeRefusal::NotDead { node, state: record.daemon_state.clone() })

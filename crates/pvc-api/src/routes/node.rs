@@ -177,12 +177,9 @@ async fn post_node_node_confirm_off(
     }
     let now = i64::try_from(api.clock().wall().as_secs()).unwrap_or(i64::MAX);
     let asked = api.settings().node.clone();
-    let word = OffWord { node: name.clone(), who, asked, recover, now };
-    let confirm = |api: ApiState| async move {
-        node::confirm_off(api.store(), api.clock().as_ref(), &word).await
-    };
-    let time = api.settings().limits.change_time + WATCH;
-    if let Err(error) = api.carry_out_within(time, confirm).await {
+    let nobody_fences = api.settings().nobody_fences;
+    let word = OffWord { node: name.clone(), who, asked, recover, nobody_fences, now };
+    if let Err(error) = take_word(&api, word).await {
         if !ask.mode.is_dry() {
             tracing::warn!(node = shown(&name), "the word that a node is off was not recorded");
         }
@@ -195,6 +192,18 @@ async fn post_node_node_confirm_off(
         }
     };
     Ok(ask.mode.done(format!("node `{name}` is recorded as off: {follows}")))
+}
+
+/// Takes the word that a node is off once it was watched. That is a part of the request: a client
+/// that goes away meanwhile takes its word back.
+async fn take_word(api: &ApiState, word: OffWord) -> Result<()> {
+    let time = api.settings().limits.change_time + WATCH;
+    let watch =
+        async { node::watch(api.store(), api.clock().as_ref(), &word).await.map_err(refused) };
+    let watched = api.ask_within(time, watch).await?;
+    let confirm =
+        |api: ApiState| async move { node::confirm_off(api.store(), &word, &watched).await };
+    api.carry_out(confirm).await
 }
 
 /// Number of VMs that a message names.

@@ -61,23 +61,26 @@ pub fn has_to_be_watched(node: &NodeRecord) -> bool {
 
 /// Doubt about the word that `node` is off, if there is any. `before` is its record when it was
 /// first looked at, [long ago](WATCH) if it [has to be watched](has_to_be_watched); `asked` is the
-/// node whose API was told; `is_announced`: the node's daemon has a session.
+/// node whose API was told; `is_announced`: the node's daemon has a session; `nobody_fences`: no
+/// node is ever taken for dead.
 ///
-/// Of who says that it runs, the fence finds out itself whether they are silent. Who says that it
-/// stops, or starts, may never be taken for dead by anybody. A fence that is under way does not
-/// matter: of the two proofs the first counts.
+/// Of who says that it runs, the fence finds out itself whether they are silent, unless nobody
+/// fences. Who says that it stops, or starts, may never be taken for dead by anybody. A fence that
+/// is under way does not matter: of the two proofs the first counts.
 pub fn doubt(
     cluster: &Cluster,
     node: &NodeRecord,
     before: &NodeRecord,
     asked: &NodeName,
     is_announced: bool,
+    nobody_fences: bool,
 ) -> Option<Doubt> {
     let lives = || sign(cluster, node, before, asked, is_announced).map(Doubt::Lives);
     match &node.daemon_state {
         DaemonState::Init | DaemonState::Shutdown | DaemonState::Stop | DaemonState::Dead => {
             lives()
         }
+        DaemonState::Run if nobody_fences => lives(),
         // The records were restored, and its daemon has not been heard of since.
         DaemonState::Unknown(word) if word.is_empty() => lives(),
         DaemonState::Fenced => Some(Doubt::Proven),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::hold::{Held, Purpose};
+use pvc_model::hold::{Held, Purpose, VolumeHold};
 use pvc_model::storage::{SnapshotName, VolumeId, VolumeRecord};
 use pvc_ports::{Storage, StorageCluster, StorageError, VolumeInfo};
 use pvc_store::{Change, ChangeError, Changes, Store, StoreError, snapshot_text, volume_text};
@@ -72,32 +72,41 @@ pub async fn scan(store: &Store, storage: &dyn Storage, volume: &VolumeId) -> Do
 /// hold is damaged. Returns whether it was held.
 ///
 /// # Errors
-/// If it is held for what this version knows: that has an end of its own.
+/// If it is held for what this version knows: that has an end of its own. If somebody has it open,
+/// or has held it anew since it was looked at: then somebody is at work there.
 pub async fn scan_and_let_go(
     store: &Store,
     storage: &dyn Storage,
     volume: &VolumeId,
 ) -> Done<bool> {
     let view = store.fresh().await?;
-    let (_, is_held) = let_go_of_unknown(&view, volume).map_err(ChangeError::Refused)?;
+    let Some(seen) = view.holds.get(volume) else {
+        scan(store, storage, volume).await?;
+        return Ok(false);
+    };
+    let_go_of_unknown(&view, seen).map_err(ChangeError::Refused)?;
     match scan(store, storage, volume).await {
-        Err(ChangeError::Refused(StorageRefusal::Storage(StorageError::NoVolume { .. })))
-            if is_held => {}
+        Err(ChangeError::Refused(StorageRefusal::Storage(StorageError::NoVolume { .. }))) => {}
         done => done?,
     }
-    store.change(|cluster| let_go_of_unknown(cluster, volume)).await
+    match storage.check_unused(volume).await {
+        Ok(()) | Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => {}
+        Err(error) => return Err(refused(error)),
+    }
+    store.change(|cluster| let_go_of_unknown(cluster, seen)).await
 }
 
+/// Lets go of the hold that was `seen`, and of no other.
 fn let_go_of_unknown(
     cluster: &Cluster,
-    volume: &VolumeId,
+    seen: &VolumeHold,
 ) -> Result<(Changes, bool), StorageRefusal> {
     let mut changes = Changes::new();
-    let Some(hold) = cluster.holds.get(volume) else { return Ok((changes, false)) };
-    if hold.purpose != Purpose::Other {
-        return Err(Held { volume: volume.clone(), purpose: hold.purpose.clone() }.into());
+    let Some(hold) = cluster.holds.get(&seen.volume) else { return Ok((changes, false)) };
+    if hold.purpose != Purpose::Other || hold.by != seen.by {
+        return Err(Held { volume: seen.volume.clone(), purpose: hold.purpose.clone() }.into());
     }
-    changes.push(Change::ReleaseVolume(volume.clone()));
+    changes.push(Change::ReleaseVolume(seen.volume.clone()));
     Ok((changes, true))
 }
 

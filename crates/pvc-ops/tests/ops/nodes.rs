@@ -75,7 +75,7 @@ async fn the_primary_role_is_handed_on_only_to_somebody() {
 /// Word that `hv2` is off, for the API of `hv1`.
 fn hv2_is_off() -> OffWord {
     let (node, who, asked) = ("hv2".to_owned(), "alice".to_owned(), "hv1".into());
-    OffWord { node, who, asked, recover: true, now: 90 }
+    OffWord { node, who, asked, recover: true, nobody_fences: false, now: 90 }
 }
 
 async fn becomes(world: &World, state: DaemonState) {
@@ -83,7 +83,16 @@ async fn becomes(world: &World, state: DaemonState) {
 }
 
 async fn confirm_off(world: &World, word: &OffWord) -> Result<(), ChangeError<NodeRefusal>> {
-    node::confirm_off(&world.store, world.clock.as_ref(), word).await
+    confirm_off_in(&world.store, world, word).await
+}
+
+async fn confirm_off_in(
+    store: &Store,
+    world: &World,
+    word: &OffWord,
+) -> Result<(), ChangeError<NodeRefusal>> {
+    let watched = node::watch(store, world.clock.as_ref(), word).await?;
+    node::confirm_off(store, word, &watched).await
 }
 
 #[tokio::test]
@@ -131,8 +140,8 @@ async fn a_node_that_has_said_that_it_stops_is_watched_before_it_is_said_to_be_o
         let world = World::with_nodes(&["hv1", "hv2"]).await;
         becomes(&world, state.clone()).await;
         let begin = world.clock.monotonic();
-        let (dry, clock) = (world.store.dry(), world.clock.as_ref());
-        node::confirm_off(&dry, clock, &hv2_is_off()).await.unwrap();
+        let dry = world.store.dry();
+        confirm_off_in(&dry, &world, &hv2_is_off()).await.unwrap();
         assert!(world.clock.monotonic() < begin + WATCH, "nobody waits for a prediction");
         assert_eq!(world.store.view().nodes["hv2"].daemon_state, state);
         let begin = world.clock.monotonic();
@@ -167,14 +176,53 @@ async fn a_node_that_shows_itself_while_it_is_watched_is_not_said_to_be_off() {
     }
 }
 
+/// It is never taken for dead, however long it is silent.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_died_in_run_is_said_to_be_off_where_nobody_fences() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    becomes(&world, DaemonState::Run).await;
+    let word = OffWord { nobody_fences: true, recover: false, ..hv2_is_off() };
+    let half = async {
+        world.clock.sleep(WATCH / 2).await;
+        world.store.stamp(&"hv2".into(), 2).await.unwrap();
+    };
+    let (confirmed, ()) = tokio::join!(confirm_off(&world, &word), half);
+    let refusal = refused(confirmed);
+    assert!(refusal.to_string().contains("a keepalive"), "{refusal}");
+    assert_eq!(world.store.view().nodes["hv2"].daemon_state, DaemonState::Run);
+    let begin = world.clock.monotonic();
+    confirm_off(&world, &word).await.unwrap();
+    assert!(world.clock.monotonic() >= begin + WATCH);
+    let hv2 = world.store.view().nodes["hv2"].clone();
+    assert_eq!(hv2.daemon_state, DaemonState::Fenced);
+    assert_ne!(hv2.domain_state, DomainState::FenceFlush, "nobody would give its VMs away");
+    assert!(hv2.present_fence().expect("the record says why").proof.contains("`alice`"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_word_that_is_taken_back_while_the_node_is_watched_changes_nothing() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    becomes(&world, DaemonState::Stop).await;
+    let word = hv2_is_off();
+    tokio::select! {
+        _ = confirm_off(&world, &word) => panic!("the watch lasts longer"),
+        () = world.clock.sleep(WATCH / 2) => {}
+    }
+    world.clock.sleep(WATCH).await;
+    let hv2 = world.store.fresh().await.unwrap().nodes["hv2"].clone();
+    assert_eq!((&hv2.daemon_state, &hv2.fence), (&DaemonState::Stop, &None));
+    confirm_off(&world, &word).await.unwrap();
+    assert_eq!(world.store.view().nodes["hv2"].daemon_state, DaemonState::Fenced);
+}
+
 #[tokio::test]
 async fn a_node_that_is_said_to_be_off_is_as_one_that_was_fenced() {
     let world = World::with_nodes(&["hv1", "hv2"]).await;
     node::set_coordinator_state(&world.store, "hv2", CoordinatorRequest::Primary).await.unwrap();
     becomes(&world, DaemonState::Dead).await;
     let before = world.store.view();
-    let (dry, clock) = (world.store.dry(), world.clock.as_ref());
-    node::confirm_off(&dry, clock, &hv2_is_off()).await.unwrap();
+    let dry = world.store.dry();
+    confirm_off_in(&dry, &world, &hv2_is_off()).await.unwrap();
     let after = world.store.fresh().await.unwrap();
     assert_eq!(after.nodes, before.nodes, "a dry run writes nothing");
     assert_eq!(after.config, before.config);

@@ -4,6 +4,7 @@ use pvc_model::hold::{Purpose, VolumeHold};
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeName};
 use pvc_ops::storage::{self, Taken};
 use pvc_ports::{Course, StorageError, TrashedVolume};
+use pvc_testkit::Gate;
 
 use super::*;
 
@@ -166,6 +167,48 @@ async fn a_hold_that_this_version_does_not_know_is_let_go_of_by_force_and_no_oth
     assert!(storage::scan_and_let_go(store, volumes, &a).await.unwrap());
     assert!(!is_held().await);
     storage::scan_and_let_go(store, volumes, &a).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_hold_of_a_volume_that_somebody_has_open_is_not_let_go_of_by_force() {
+    let world = world().await;
+    let (store, volumes, a) = (&world.store, &world.storage, id("vms/a"));
+    let hold = VolumeHold { volume: id("vms/a"), purpose: Purpose::Other, by: "x".to_owned() };
+    world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    volumes.with_volumes(|volumes| volumes.open(&id("vms/a"), "somebody"));
+    for store in [&store.dry(), store] {
+        let open = refused(storage::scan_and_let_go(store, volumes, &a).await);
+        let is_open = matches!(open, storage::StorageRefusal::Storage(StorageError::InUse { .. }));
+        assert!(is_open, "{open}");
+        assert_eq!(store.fresh().await.unwrap().holds.len(), 1);
+    }
+    volumes.with_volumes(|volumes| volumes.close_all("somebody"));
+    assert!(storage::scan_and_let_go(store, volumes, &a).await.unwrap());
+    assert!(store.fresh().await.unwrap().holds.is_empty());
+}
+
+#[tokio::test]
+async fn a_hold_that_came_after_the_look_is_not_let_go_of_by_force() {
+    let world = world().await;
+    let (store, volumes, a) = (&world.store, &world.storage, id("vms/a"));
+    let hold = async |by: &str| {
+        let hold = VolumeHold { volume: id("vms/a"), purpose: Purpose::Other, by: by.to_owned() };
+        world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    };
+    hold("x").await;
+    let gate = Gate::closing_at(0);
+    volumes.set_gate(gate.clone());
+    let another = async {
+        while !gate.is_closed() {
+            tokio::task::yield_now().await;
+        }
+        hold("y").await;
+        gate.open();
+    };
+    let (let_go, ()) = tokio::join!(storage::scan_and_let_go(store, volumes, &a), another);
+    let held = refused(let_go);
+    assert!(matches!(held, storage::StorageRefusal::Held(_)), "{held}");
+    assert_eq!(store.fresh().await.unwrap().holds[&a].by, "y", "its holder is at work");
 }
 
 #[tokio::test]

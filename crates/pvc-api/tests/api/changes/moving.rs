@@ -163,6 +163,19 @@ async fn a_dead_node_is_said_to_be_off_and_the_record_tells_by_whom() {
     api.post("/node/nowhere/confirm-off").await.refused(404);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_while_the_node_is_watched_takes_its_word_back() {
+    let api = with_vms(0).await;
+    let (off, watch) = ("/node/pvchv3/confirm-off", pvc_model::fence::WATCH);
+    api.daemon_state("pvchv3", DaemonState::Stop).await;
+    assert!(tokio::time::timeout(watch / 2, api.post(off)).await.is_err(), "it is watched");
+    tokio::time::sleep(2 * watch).await;
+    let view = api.store.fresh().await.unwrap();
+    assert_eq!(view.nodes["pvchv3"].daemon_state, DaemonState::Stop);
+    api.post(off).await.ok();
+    assert_eq!(api.store.view().nodes["pvchv3"].daemon_state, DaemonState::Fenced);
+}
+
 #[tokio::test]
 async fn the_vms_of_a_node_that_is_off_wait_where_a_fence_moves_none() {
     let settings = ApiSettings { recover_after_fence: false, ..settings() };

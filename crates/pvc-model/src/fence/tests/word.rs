@@ -18,7 +18,7 @@ fn doubt_about(node: &NodeRecord) -> Option<Doubt> {
 }
 
 fn doubt_since(before: &NodeRecord, node: &NodeRecord) -> Option<Doubt> {
-    doubt(&cluster([node.clone()]), node, before, &ASKED.into(), false)
+    doubt(&cluster([node.clone()]), node, before, &ASKED.into(), false, false)
 }
 
 #[test]
@@ -38,18 +38,45 @@ fn nobody_who_says_that_it_runs_can_be_said_to_be_off() {
 }
 
 #[test]
+fn where_nobody_fences_who_said_that_it_runs_is_watched_as_who_said_that_it_stops() {
+    for state in DaemonState::ALL {
+        let node = node("hv3", state.clone());
+        let proven = (*state == DaemonState::Fenced).then_some(Doubt::Proven);
+        let seen = cluster([node.clone()]);
+        let doubt_of = |before: &NodeRecord, asked: &str, is_announced| {
+            doubt(&seen, &node, before, &asked.into(), is_announced, true)
+        };
+        assert_eq!(doubt_of(&node, ASKED, false), proven, "{state}");
+        let lives = |sign| proven.clone().or(Some(Doubt::Lives(sign)));
+        assert_eq!(doubt_of(&node, "hv3", false), lives(Sign::Answers), "{state}");
+        assert_eq!(doubt_of(&node, ASKED, true), lives(Sign::Daemon), "{state}");
+        let earlier = NodeRecord { keepalives: node.keepalives - 1, ..node.clone() };
+        assert_eq!(doubt_of(&earlier, ASKED, false), lives(Sign::Stamp), "{state}");
+    }
+    let [runs, stops] = [DaemonState::Run, DaemonState::Stop].map(|state| node("hv3", state));
+    assert!(has_to_be_watched(&runs));
+    let seen = cluster([stops.clone()]);
+    let spoke = Some(Doubt::Lives(Sign::State));
+    assert_eq!(doubt(&seen, &stops, &runs, &ASKED.into(), false, true), spoke);
+    let unknown = node("hv3", DaemonState::from_record("resting"));
+    let seen = cluster([unknown.clone()]);
+    let said = doubt(&seen, &unknown, &unknown, &ASKED.into(), false, true);
+    assert_eq!(said, Some(Doubt::NotDead));
+}
+
+#[test]
 fn who_shows_a_sign_of_life_is_not_off() {
     let lives = |sign| Some(Doubt::Lives(sign));
     for state in [DaemonState::Dead, DaemonState::Init, DaemonState::Shutdown, DaemonState::Stop] {
         let node = node("hv3", state);
         let mut seen = cluster([node.clone()]);
-        assert_eq!(doubt(&seen, &node, &node, &"hv3".into(), false), lives(Sign::Answers));
-        assert_eq!(doubt(&seen, &node, &node, &ASKED.into(), true), lives(Sign::Daemon));
+        assert_eq!(doubt(&seen, &node, &node, &"hv3".into(), false, false), lives(Sign::Answers));
+        assert_eq!(doubt(&seen, &node, &node, &ASKED.into(), true, false), lives(Sign::Daemon));
         seen.workers.insert("hv1".into(), Arc::new(WorkerRecord::default()));
-        let of_another = doubt(&seen, &node, &node, &ASKED.into(), false);
+        let of_another = doubt(&seen, &node, &node, &ASKED.into(), false, false);
         assert_eq!(of_another, None, "another one's worker");
         seen.workers.insert("hv3".into(), Arc::new(WorkerRecord::default()));
-        assert_eq!(doubt(&seen, &node, &node, &ASKED.into(), false), lives(Sign::Worker));
+        assert_eq!(doubt(&seen, &node, &node, &ASKED.into(), false, false), lives(Sign::Worker));
         let has_stamped = NodeRecord { keepalives: node.keepalives + 1, ..node.clone() };
         assert_eq!(doubt_since(&node, &has_stamped), lives(Sign::Stamp));
     }
