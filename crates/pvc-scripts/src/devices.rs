@@ -305,10 +305,19 @@ impl LinuxBlockDevices {
         Ok(())
     }
 
-    /// Ends what a process that is no more has left of a device in this directory.
-    async fn end_left(&self, directory: &Path) -> Option<Unmapped> {
+    /// Ends what a process that is no more has left of a device in this directory, unless its
+    /// volume is `mapped` by this process: the device that is found by its name is this one's.
+    async fn end_left(
+        &self,
+        directory: &Path,
+        mapped: &BTreeMap<VolumeId, Device>,
+    ) -> Option<Unmapped> {
         let named = fs::read_to_string(directory.join(VOLUME)).ok();
         if let Some(volume) = named.and_then(|text| VolumeId::from_record(&text)) {
+            if mapped.contains_key(&volume) {
+                let why = "a script has mapped it anew, and what is left waits for that".to_owned();
+                return Some(Err(BlockDeviceError::Refused { volume, act: "unmapped", why }));
+            }
             return Some(self.detach(&volume, directory).await.map(|()| volume));
         }
         // Made a moment before its process ended.
@@ -496,8 +505,8 @@ impl BlockDevices for LinuxBlockDevices {
                     for entry in entries.filter_map(io::Result::ok) {
                         // A device that is made of the same volume meanwhile would be taken for
                         // one that is left.
-                        let _mapped = self.mapped.lock().await;
-                        ended.extend(self.end_left(&entry.path()).await);
+                        let mapped = self.mapped.lock().await;
+                        ended.extend(self.end_left(&entry.path(), &mapped).await);
                     }
                 }
                 Err(error) => ended.push(Err(left(&other.path, error))),

@@ -51,7 +51,7 @@ impl Kernel {
             }
             ["unmap", device] => {
                 let before = self.mapped.len();
-                self.mapped.retain(|(_, known)| known != device);
+                self.mapped.retain(|(image, known)| known != device && image != device);
                 let is_done = self.mapped.len() < before;
                 Ok(if is_done { ScriptedExec::success("") } else { failed("no such device") })
             }
@@ -220,6 +220,26 @@ async fn what_a_process_has_mapped_is_not_left_over_while_the_process_is_still_t
     let ended = next.unmap_left_over().await;
     assert!(matches!(&*ended, [Ok(_)]), "{ended:?}");
     assert_eq!(world.mapped(), 0);
+}
+
+/// The device was gone, the directory that names the volume was not; the link led to the new one.
+#[tokio::test(start_paused = true)]
+async fn what_is_left_of_a_volume_that_this_process_has_mapped_anew_waits_for_its_end() {
+    let kernel = Kernel { failing_lists: vec![1, 2], ..Kernel::default() };
+    let world = World::new("anew", kernel);
+    let former = world.process();
+    former.map(&world.volume, &one()).await.expect_err("it has no link");
+    drop(former);
+    world.kernel.lock().expect("nobody holds it").mapped.clear();
+    let next = world.process();
+    next.map(&world.volume, &one()).await.expect("nobody has it");
+    let ended = next.unmap_left_over().await;
+    let [Err(error)] = &*ended else { panic!("{ended:?}") };
+    assert_eq!((error.volume(), world.mapped()), (Some(&world.volume), 1), "{error}");
+    next.unmap(&world.volume, &one()).await.expect("it is its own");
+    assert_eq!(world.mapped(), 0);
+    let ended = next.unmap_left_over().await;
+    assert!(matches!(&*ended, [Ok(_)]), "{ended:?}");
 }
 
 /// Neither `rbd` nor `losetup` asks, and both would write.
