@@ -19,6 +19,12 @@ impl LeftOver {
         self.0.borrow().as_ref().is_none_or(|left| left.contains(volume))
     }
 
+    /// Returns when the volume cannot be mapped any more.
+    pub async fn until_gone(&self, volume: &VolumeId) {
+        let mut left = self.subscribe();
+        while self.may_be(volume) && left.changed().await.is_ok() {}
+    }
+
     pub fn note(&self, left: Left) {
         self.0.send_if_modified(|noted| {
             let is_new = *noted != left;

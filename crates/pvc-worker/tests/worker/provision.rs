@@ -19,7 +19,8 @@ use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::{Selector, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{
-    DatabaseError, Op, ScriptFailure, ScriptMessage, ScriptOrder, ScriptPhase, Storage, VolumeInfo,
+    BlockDevices, DatabaseError, Op, ScriptFailure, ScriptMessage, ScriptOrder, ScriptPhase,
+    Storage, VolumeInfo,
 };
 use pvc_provisioner::ProvisionerError;
 use pvc_store::{Change, Changes, NewVm, NodeChange, Report, VmChange};
@@ -845,6 +846,30 @@ async fn jobs_do_not_wait_for_a_device_of_former_scripts_that_hangs() {
     world.cancel().await;
     let end = world.end().await;
     assert_eq!((end.state, world.held().await), (JobState::Cancelled, vec![]));
+}
+
+/// Its task failed if it began before what was left of an earlier one was ended.
+#[tokio::test(start_paused = true)]
+async fn a_script_waits_for_a_volume_that_an_earlier_worker_has_left_mapped_unless_it_is_to_end() {
+    for cancels in [false, true] {
+        let world = World::mapping("web1_sda", done(Value::Null)).await;
+        let former = world.devices.of_process(usize::MAX, None);
+        let earlier = pvc_model::job::JobId::from_bits(9);
+        former.map(&id("vms/web1_sda"), &earlier).await.expect("nobody has it");
+        world.devices.set_former_alive(true);
+        world.healthy_worker("hv1").await;
+        let waits = |line: &String| line.ends_with("the script waits for it");
+        world.until(async || world.progress().log.iter().any(waits)).await;
+        match cancels {
+            true => world.cancel().await,
+            false => world.devices.set_former_alive(false),
+        }
+        let end = world.end().await;
+        let expected = if cancels { JobState::Cancelled } else { JobState::Succeeded };
+        assert_eq!(end.state, expected, "{end:?}");
+        let left = if cancels { vec![id("vms/web1_sda")] } else { vec![] };
+        assert_eq!((world.scripts.running(), world.devices.mapped()), (0, left));
+    }
 }
 
 #[tokio::test(start_paused = true)]

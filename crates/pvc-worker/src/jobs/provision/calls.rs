@@ -87,7 +87,7 @@ pub(super) async fn serve(
         "ceph.remove_volume" => remove_volume(session, &given).await,
         "ceph.resize_volume" => resize(session, &given).await,
         "ceph.rename_volume" => rename(session, &given).await,
-        "ceph.map_volume" => devices::map(session, &given).await,
+        "ceph.map_volume" => devices::map(session, &given, course).await,
         "ceph.unmap_volume" => devices::unmap(session, &given).await,
         "ceph.add_snapshot" | "ceph.remove_snapshot" | "ceph.rollback_snapshot" => {
             snapshot(session, function, &given).await

@@ -5,11 +5,14 @@
 //! worker of the node unmaps, and lets go of. Whoever takes the job back elsewhere waits for that,
 //! or until the node is proven dead: a worker that is only cut off goes on, and its script too.
 
+use std::path::PathBuf;
+
 use pvc_model::cluster::Cluster;
 use pvc_model::job::JobId;
 use pvc_model::storage::VolumeId;
 use pvc_model::with_causes;
 use pvc_ops::storage::{self, StillMapped, StorageRefusal};
+use pvc_ports::{BlockDeviceError, Course, StorageError};
 
 use super::build::Session;
 use super::calls::{Arguments, Done, Failed, Refused};
@@ -17,7 +20,7 @@ use super::{ProvisionError, Result, ScriptTools};
 use crate::context::{Context, Tools, Unwritten};
 
 /// Gives the script a volume as a device.
-pub(super) async fn map(session: &mut Session<'_>, given: &Arguments<'_>) -> Done {
+pub(super) async fn map(session: &mut Session<'_>, given: &Arguments<'_>, course: &Course) -> Done {
     let volume = given.volume("name")?;
     let (context, own) = (session.context, session.uuid());
     let is_new = !session.mapped.contains(&volume);
@@ -31,7 +34,7 @@ pub(super) async fn map(session: &mut Session<'_>, given: &Arguments<'_>) -> Don
         Ok::<_, StorageRefusal>((changes, ()))
     };
     let mapped = match context.change(decide).await {
-        Ok(()) => session.tools.devices.map(&volume, &context.job).await,
+        Ok(()) => map_when_free(context, session.tools, &volume, course).await,
         Err(why) => {
             // Nothing was written, or the end of the process looks after it.
             if let (true, Unwritten::Refused(_)) = (is_new, &why) {
@@ -47,6 +50,38 @@ pub(super) async fn map(session: &mut Session<'_>, given: &Arguments<'_>) -> Don
                 session.mapped.retain(|mapped| *mapped != volume);
             }
             Err(Failed::Refused(Refused(with_causes(&error))))
+        }
+    }
+}
+
+/// Maps the volume; one that somebody else has, when earlier processes of this node cannot be
+/// that any more, unless the call is to end first.
+async fn map_when_free(
+    context: &Context,
+    tools: &ScriptTools,
+    volume: &VolumeId,
+    course: &Course,
+) -> Result<PathBuf, BlockDeviceError> {
+    let left_over = &context.tools.left_over;
+    loop {
+        let may_be_left = left_over.may_be(volume);
+        let mapped = tools.devices.map(volume, &context.job).await;
+        let is_taken = matches!(
+            &mapped,
+            Err(BlockDeviceError::Taken { .. }
+                | BlockDeviceError::Storage(StorageError::InUse { .. }))
+        );
+        if !(is_taken && may_be_left) {
+            return mapped;
+        }
+        context.log(format!(
+            "volume {volume} may still be mapped by an earlier worker of this node: the script \
+             waits for it"
+        ));
+        tokio::select! {
+            biased;
+            () = course.stopped() => return mapped,
+            () = left_over.until_gone(volume) => {}
         }
     }
 }
