@@ -19,8 +19,12 @@ const LONG_REST: Duration = Duration::from_secs(60);
 
 /// Time between two looks whether the leader is still here: Patroni gives it to another copy by
 /// itself when this one's server ends. A server that ends again and again is not made leader more
-/// often than that.
+/// often than that: each time that the leader has left between two looks, the next comes after
+/// twice the time, up to [`LONGEST_LOOK`].
 const LOOK: Duration = Duration::from_secs(300);
+
+/// The longest time between two looks.
+const LONGEST_LOOK: Duration = Duration::from_secs(3600);
 
 /// Time that one attempt may take.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -43,21 +47,31 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
 /// Serves one term, and never returns: the next term ends it.
 async fn serve(shared: &Shared, term: u64) {
     let database = shared.ports.database_cluster.as_ref().filter(|_| term > 0);
+    let (mut is_first, mut had_moved, mut look) = (true, false, LOOK);
     loop {
-        if let Some(database) = database {
-            settle(shared, database.as_ref()).await;
-        }
+        let has_moved = match database {
+            Some(database) => settle(shared, database.as_ref(), is_first).await,
+            None => false,
+        };
         shared.role.database_settled.send_replace(term);
-        shared.sleep(LOOK).await;
-        // Somebody is at work, perhaps at the database.
-        shared.until(|view| !view.config.maintenance).await;
+        let has_left_again = has_moved && had_moved;
+        look = if has_left_again { LONGEST_LOOK.min(look * 2) } else { LOOK };
+        (is_first, had_moved) = (false, has_moved);
+        shared.sleep(look).await;
     }
 }
 
-async fn settle(shared: &Shared, database: &dyn DatabaseCluster) {
-    for attempt in 1_u32.. {
+/// Has the leader here; whether it had to be moved. But for the term's `is_first` time nobody is
+/// asked for it in maintenance: somebody is at work, perhaps at the database.
+async fn settle(shared: &Shared, database: &dyn DatabaseCluster, is_first: bool) -> bool {
+    let mut attempt = 0_u32;
+    loop {
+        if !is_first {
+            shared.until(|view| !view.config.maintenance).await;
+        }
+        attempt += 1;
         let error = match shared.within(DEADLINE, lead(shared, database)).await {
-            Some(Ok(())) => return,
+            Some(Ok(has_moved)) => return has_moved,
             Some(Err(error)) => error,
             None => DatabaseClusterError::TimedOut { seconds: DEADLINE.as_secs() },
         };
@@ -75,11 +89,15 @@ async fn settle(shared: &Shared, database: &dyn DatabaseCluster) {
     }
 }
 
-async fn lead(shared: &Shared, database: &dyn DatabaseCluster) -> Result<(), DatabaseClusterError> {
+/// Moves the leader here, unless it is; whether it was moved.
+async fn lead(
+    shared: &Shared,
+    database: &dyn DatabaseCluster,
+) -> Result<bool, DatabaseClusterError> {
     if database.leader().await?.as_ref() == Some(shared.name()) {
-        return Ok(());
+        return Ok(false);
     }
     database.switch_to(shared.name()).await?;
     tracing::info!("the database's leader is on this node now");
-    Ok(())
+    Ok(true)
 }

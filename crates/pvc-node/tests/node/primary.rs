@@ -635,17 +635,52 @@ async fn a_leader_that_has_left_by_itself_comes_back_unless_somebody_is_at_work(
     database.set_leader(Some("hv2"));
     one.pass(310).await;
     assert!(database.is_led_by("hv1"));
-    let maintenance = |is_on| {
-        let mut changes = Changes::new();
-        changes.config(ConfigChange::Maintenance(is_on));
-        changes
-    };
     one.change(maintenance(true)).await;
     database.set_leader(Some("hv2"));
     one.pass(700).await;
     assert!(database.is_led_by("hv2"), "somebody is at work");
     one.change(maintenance(false)).await;
+    one.pass(10).await;
+    assert!(database.is_led_by("hv1"));
+    // Each time that it has left again it is left alone for longer.
+    for seconds in [600, 1200] {
+        database.set_leader(Some("hv2"));
+        one.pass(seconds - 100).await;
+        assert!(database.is_led_by("hv2"), "{seconds}");
+        one.pass(100).await;
+        assert!(database.is_led_by("hv1"), "{seconds}");
+    }
+    // One that has stayed is looked at as often as at first.
+    one.pass(2400).await;
+    database.set_leader(Some("hv2"));
     one.pass(310).await;
+    assert!(database.is_led_by("hv1"));
+}
+
+fn maintenance(is_on: bool) -> Changes {
+    let mut changes = Changes::new();
+    changes.config(ConfigChange::Maintenance(is_on));
+    changes
+}
+
+/// The switch was asked for on and on, once it had been refused.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_has_not_come_back_is_left_where_it_is_while_somebody_is_at_work() {
+    let (_segment, mut one) = one().await;
+    let database = Arc::new(ScriptedDatabaseCluster::led_by("hv1"));
+    one.database_cluster = Some(database.clone());
+    let _daemon = one.running().await;
+    until_state(&one, "hv1", Primary).await;
+    database.set_refusals(1000);
+    database.set_leader(Some("hv2"));
+    one.pass(400).await;
+    one.change(maintenance(true)).await;
+    one.pass(1).await;
+    database.set_refusals(0);
+    one.pass(700).await;
+    assert!(database.is_led_by("hv2"), "somebody is at work");
+    one.change(maintenance(false)).await;
+    one.pass(10).await;
     assert!(database.is_led_by("hv1"));
 }
 
