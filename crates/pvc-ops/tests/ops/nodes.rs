@@ -176,7 +176,7 @@ async fn a_node_that_shows_itself_while_it_is_watched_is_not_said_to_be_off() {
     }
 }
 
-/// It is never taken for dead, however long it is silent.
+/// Such a node is never taken for dead, however long it is silent.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_died_in_run_is_said_to_be_off_where_nobody_fences() {
     let world = World::with_nodes(&["hv1", "hv2"]).await;
