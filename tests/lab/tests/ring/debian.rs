@@ -32,6 +32,8 @@ fn a_debian_of_the_example_script_and_one_of_an_image_of_it_boot_from_ceph_with_
     a_network_is_made(&lab);
     let primary = lab.primary();
     lab.until_database_leads_on(&primary);
+    // There already, if an earlier story has made it.
+    lab.pvc(&["storage", "pool", "add", "vms", "16"]);
     a_profile_is_made(&lab);
     lab.has_plain_loop_devices(&primary);
     let create = format!("provisioner create deb1 debian -a deb_mirror={archive} --no-start");
