@@ -29,7 +29,7 @@ pub mod rules;
 pub mod trace;
 pub mod unconfirmed;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -336,6 +336,12 @@ pub struct GuestNetworks {
     pub bad: BTreeSet<(String, BadNetwork)>,
     /// Networks of which there is a record, understood or not: nothing of theirs is removed.
     pub recorded: BTreeSet<Vni>,
+}
+
+/// Those of the networks whose addresses PVC manages.
+pub(crate) fn managed_by_vni(networks: &[GuestNetwork]) -> BTreeMap<Vni, &GuestNetwork> {
+    let managed = networks.iter().filter(|network| network.managed().is_some());
+    managed.map(|network| (network.vni, network)).collect()
 }
 
 impl GuestNetworks {

@@ -82,6 +82,12 @@ impl World {
         self.programs.running().into_iter().map(|program| program.name).collect()
     }
 
+    /// Number of times that a server was started.
+    fn starts(&self) -> usize {
+        let calls = self.programs.calls();
+        calls.iter().filter(|call| matches!(call, ProgramCall::Started(_))).count()
+    }
+
     fn leases(&self) -> Vec<(String, String)> {
         let view = self.context.store.view();
         let leases = view.networks.get("1001").map(|network| network.leases.clone());
@@ -396,22 +402,18 @@ async fn the_name_of_a_vm_that_is_new_is_its_cards_within_ten_minutes() {
     world.has_address("10.20.1.1/24", true).await;
     let servers = Servers::of(&world);
     eventually("the server runs", SOON, || world.servers().len() == 1).await;
-    let starts = || {
-        let calls = world.programs.calls();
-        calls.iter().filter(|call| matches!(call, ProgramCall::Started(_))).count()
-    };
     world.change(Change::DefineVm(Box::new(vm_with_card()))).await;
     world.context.sleep(SOON).await;
-    assert_eq!(starts(), 1, "others may come");
+    assert_eq!(world.starts(), 1, "others may come");
     let minutes = Duration::from_secs(660);
-    eventually("a server knows the name", minutes, || starts() == 2).await;
+    eventually("a server knows the name", minutes, || world.starts() == 2).await;
     let conf = Path::new("/run/pvc/dnsmasq/1001.conf");
     let text = world.context.ports.files.read(conf, 1 << 20).await.unwrap();
     let text = String::from_utf8(text).unwrap();
     assert!(text.contains("\ndhcp-name-match=set:name1,web1\n"), "{text}");
     world.change(Change::RemoveVm(vm_with_card().uuid)).await;
     world.context.sleep(minutes).await;
-    assert_eq!(starts(), 2, "one that goes is no reason");
+    assert_eq!(world.starts(), 2, "one that goes is no reason");
     servers.end(&world).await;
 }
 
@@ -428,10 +430,6 @@ async fn a_server_that_has_given_what_another_card_keeps_is_started_anew_within_
     world.has_address("10.20.1.1/24", true).await;
     let servers = Servers::of(&world);
     eventually("the server runs", SOON, || world.servers().len() == 1).await;
-    let starts = || {
-        let calls = world.programs.calls();
-        calls.iter().filter(|call| matches!(call, ProgramCall::Started(_))).count()
-    };
     let of = |mac: &str| match given("10.20.1.100") {
         LeaseNews::Given(lease) => LeaseNews::Given(GivenLease { mac: mac.to_owned(), ..lease }),
         other => other,
@@ -442,11 +440,11 @@ async fn a_server_that_has_given_what_another_card_keeps_is_started_anew_within_
     recorded_of(&world, &[of("52:54:00:00:00:02")]).await;
     assert_eq!(*world.refused.borrow(), Refused::from([(vni(), 2)]));
     world.context.sleep(SOON).await;
-    assert_eq!(starts(), 1, "others may come");
+    assert_eq!(world.starts(), 1, "others may come");
     let minutes = Duration::from_secs(660);
-    eventually("a server knows whose the address is", minutes, || starts() == 2).await;
+    eventually("a server knows whose the address is", minutes, || world.starts() == 2).await;
     world.context.sleep(minutes).await;
-    assert_eq!(starts(), 2, "it was told once");
+    assert_eq!(world.starts(), 2, "it was told once");
     servers.end(&world).await;
 }
 
@@ -464,13 +462,9 @@ async fn a_card_that_is_new_starts_a_server_anew_only_where_it_may_find_no_addre
         let text = world.context.ports.files.read(conf, 1 << 20).await.unwrap();
         String::from_utf8(text).unwrap()
     };
-    let starts = || {
-        let calls = world.programs.calls();
-        calls.iter().filter(|call| matches!(call, ProgramCall::Started(_))).count()
-    };
     world.change(Change::DefineVm(Box::new(vm_with_card()))).await;
     world.context.sleep(SOON).await;
-    assert_eq!((starts(), hosts().await.as_str()), (1, ""), "it would find an address");
+    assert_eq!((world.starts(), hosts().await.as_str()), (1, ""), "it would find an address");
     for last in 125..195_u8 {
         let lease = GivenLease {
             mac: format!("52:54:00:cc:00:{last:02x}"),
@@ -481,7 +475,7 @@ async fn a_card_that_is_new_starts_a_server_anew_only_where_it_may_find_no_addre
         };
         world.change(Change::PutLease { vni: "1001".to_owned(), lease }).await;
     }
-    eventually("a server runs that knows the card", SOON, || starts() == 2).await;
+    eventually("a server runs that knows the card", SOON, || world.starts() == 2).await;
     assert_eq!(
         hosts().await,
         format!(
@@ -490,7 +484,7 @@ async fn a_card_that_is_new_starts_a_server_anew_only_where_it_may_find_no_addre
         )
     );
     world.context.sleep(SOON).await;
-    assert_eq!(starts(), 2, "nothing is new");
+    assert_eq!(world.starts(), 2, "nothing is new");
     servers.end(&world).await;
 }
 

@@ -19,7 +19,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use crate::Uuid;
 use crate::cluster::Cluster;
 use crate::domain::SshKey;
-use crate::guest_network::{GuestNetwork, GuestNetworks, Vni};
+use crate::guest_network::{GuestNetwork, GuestNetworks, Vni, managed_by_vni};
 use crate::link::{Mac, mac_text, parse_mac};
 use crate::network::LeaseRecord;
 use crate::vm::{VmRecord, VmState};
@@ -85,11 +85,7 @@ pub struct MetadataIndex {
 impl MetadataIndex {
     pub fn of(cluster: &Cluster) -> MetadataIndex {
         let networks = GuestNetworks::of(cluster).networks;
-        let managed: BTreeMap<Vni, &GuestNetwork> = networks
-            .iter()
-            .filter(|network| network.managed().is_some())
-            .map(|network| (network.vni, network))
-            .collect();
+        let managed = managed_by_vni(&networks);
         let vms = vms_by_nic(cluster, &managed);
         let leases: BTreeMap<Vni, &[LeaseRecord]> = managed
             .keys()

@@ -178,14 +178,7 @@ mod tests {
         let mut cluster = cluster(&[made.clone(), other.clone()]);
         let device = DeviceSpec::parse("/dev/sdb").expect("a device's name");
         let new = AddOsds { device, weight: 1.0, db: None, count: 1 };
-        let spec = JobSpec {
-            id: JobId::from_bits(7),
-            work: JobWork::AddOsds(new),
-            node: "hv1".into(),
-            run_on: "hv1".into(),
-            submitter: String::new(),
-            submitted_at: 0,
-        };
+        let spec = spec(JobWork::AddOsds(new));
         let steps = Steps {
             planned: vec!["\"make\"".to_owned(), "\"start\"".to_owned()],
             facts: vec![format!(r#"{{"made":{{"osds":[{{"id":"1","uuid":"{uuid}"}}]}}}}"#)],
@@ -210,14 +203,7 @@ mod tests {
         let all =
             [osd("1", "hv1", "/dev/sdb"), osd("2", "hv1", "/dev/sdb"), osd("3", "hv2", "/dev/sdb")];
         let mut cluster = cluster(&all);
-        let spec = JobSpec {
-            id: JobId::from_bits(7),
-            work: JobWork::RemoveOsd { osd: OsdId(2), force: false },
-            node: "hv1".into(),
-            run_on: "hv1".into(),
-            submitter: String::new(),
-            submitted_at: 0,
-        };
+        let spec = spec(JobWork::RemoveOsd { osd: OsdId(2), force: false });
         let own = spec.id.clone();
         let mut job =
             Job { spec, progress: JobProgress::pending(), cancel_requested: false, claim: None };
@@ -234,16 +220,21 @@ mod tests {
         assert_eq!(found(&cluster, 1, None), None);
     }
 
-    /// A job of node hv1 that its worker has begun, and has found out `fact` so far.
-    fn begun(work: JobWork, fact: &str) -> Job {
-        let spec = JobSpec {
+    /// A job that node hv1 does.
+    fn spec(work: JobWork) -> JobSpec {
+        JobSpec {
             id: JobId::from_bits(7),
             work,
             node: "hv1".into(),
             run_on: "hv1".into(),
             submitter: String::new(),
             submitted_at: 0,
-        };
+        }
+    }
+
+    /// A job of node hv1 that its worker has begun, and has found out `fact` so far.
+    fn begun(work: JobWork, fact: &str) -> Job {
+        let spec = spec(work);
         let steps = Steps {
             planned: vec!["\"make\"".to_owned(), "\"start\"".to_owned()],
             facts: vec![fact.to_owned()],

@@ -9,7 +9,7 @@ use crate::cluster::Cluster;
 use crate::domain::DomainSummary;
 use crate::guest_network::metadata::{holders, vms_by_nic};
 use crate::guest_network::rules::{TakenRules, taken_rules};
-use crate::guest_network::{GuestNetwork, GuestNetworks, Vni};
+use crate::guest_network::{GuestNetwork, GuestNetworks, Vni, managed_by_vni};
 use crate::link::{Mac, parse_mac};
 use crate::network::{NetworkOptions, NetworkRecord};
 use crate::shared_map::SharedMap;
@@ -39,11 +39,7 @@ struct Source {
 impl TraceIndex {
     pub fn of(cluster: &Cluster) -> TraceIndex {
         let networks = GuestNetworks::of(cluster).networks;
-        let managed: BTreeMap<Vni, &GuestNetwork> = networks
-            .iter()
-            .filter(|network| network.managed().is_some())
-            .map(|network| (network.vni, network))
-            .collect();
+        let managed = managed_by_vni(&networks);
         let vms = vms_by_nic(cluster, &managed).into_iter();
         let vms = vms.map(|(nic, vm)| (nic, vm.map(|vm| vm.uuid))).collect();
         let leases = managed.keys().map(|vni| (*vni, Leases::of(cluster, *vni))).collect();
