@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes the HTTP API of a standalone PVC of its own, which is gone afterwards.
 #
-#   tests/fuzz/standalone.sh [SECONDS]     time for requests made by chance; default: 40
+#   tests/fuzz/standalone.sh [SECONDS]     time for requests made by chance, and 20 s more; default: 40
 #
 # Nothing of this machine is touched: state, libvirtd and port are private. The last line says what
 # the fuzzer counted: `N passed, N failed`.

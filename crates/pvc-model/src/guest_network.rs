@@ -338,7 +338,7 @@ pub struct GuestNetworks {
     pub recorded: BTreeSet<Vni>,
 }
 
-/// Those of the networks whose addresses PVC manages.
+/// Networks whose addresses PVC manages, by their numbers.
 pub(crate) fn managed_by_vni(networks: &[GuestNetwork]) -> BTreeMap<Vni, &GuestNetwork> {
     let managed = networks.iter().filter(|network| network.managed().is_some());
     managed.map(|network| (network.vni, network)).collect()

@@ -68,7 +68,7 @@ impl VolumeHold {
 impl Purpose {
     /// Whether it comes to its end without an operator, also where it was cut off.
     pub fn ends_by_itself(&self) -> bool {
-        matches!(self, Purpose::Fill { .. } | Purpose::Mapped { .. })
+        matches!(self, Purpose::Fill { .. } | Purpose::Mapped(_))
     }
 
     /// Whether another attempt at the same may go on where one was cut off.
@@ -113,12 +113,14 @@ pub struct Held {
 impl Held {
     pub fn hint(&self) -> String {
         let VolumeId { pool, volume } = &self.volume;
-        let again = match &self.purpose {
-            Purpose::RollBack(snapshot) => {
-                format!("`pvc storage volume snapshot rollback {pool} {volume} {snapshot}`")
-            }
+        let (again, lost) = match &self.purpose {
+            Purpose::RollBack(snapshot) => (
+                format!("`pvc storage volume snapshot rollback {pool} {volume} {snapshot}`"),
+                format!("; if that snapshot is gone, {}", self.way_out()),
+            ),
             Purpose::Shrink(bytes) => {
-                format!("`pvc storage volume resize {pool} {volume} {bytes} --force`")
+                let again = format!("`pvc storage volume resize {pool} {volume} {bytes} --force`");
+                (again, String::new())
             }
             Purpose::Other => {
                 return format!(
@@ -146,11 +148,6 @@ impl Held {
                     off.join(" and ")
                 );
             }
-        };
-        let lost = match &self.purpose {
-            Purpose::Other => String::new(),
-            Purpose::RollBack(_) => format!("; if that snapshot is gone, {}", self.way_out()),
-            Purpose::Shrink(_) | Purpose::Fill { .. } | Purpose::Mapped(_) => String::new(),
         };
         format!("wait for it; if it was cut off, {again} brings it to its end{lost}")
     }

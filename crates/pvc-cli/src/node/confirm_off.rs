@@ -17,8 +17,9 @@ use crate::outcome::Outcome;
 /// See for yourself that the server has no power, and that nobody can switch it on
 /// while its VMs are started elsewhere: pull its plugs. If it runs, each of its VMs
 /// runs twice, and two write to one disk. The guests of a node whose daemon was stopped
-/// go on, and nobody sees them: look at the server itself. A node that is in `run`, or
-/// shows a sign of life, is refused; one that is not `dead` is watched for 15 seconds.
+/// go on, and nobody sees them: look at the server itself. A node that shows a
+/// sign of life is refused, and so is one in `run`, unless `fence_intervals` is 0; one
+/// that is not `dead` is watched for 15 seconds.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

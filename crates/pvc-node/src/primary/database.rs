@@ -46,13 +46,13 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
 
 /// Serves one term, and never returns: the next term ends it.
 async fn serve(shared: &Shared, term: u64) {
-    let database = shared.ports.database_cluster.as_ref().filter(|_| term > 0);
+    let Some(database) = shared.ports.database_cluster.as_ref().filter(|_| term > 0) else {
+        shared.role.database_settled.send_replace(term);
+        return std::future::pending().await;
+    };
     let (mut is_first, mut had_moved, mut look) = (true, false, LOOK);
     loop {
-        let has_moved = match database {
-            Some(database) => settle(shared, database.as_ref(), is_first).await,
-            None => false,
-        };
+        let has_moved = settle(shared, database.as_ref(), is_first).await;
         shared.role.database_settled.send_replace(term);
         let has_left_again = has_moved && had_moved;
         look = if has_left_again { LONGEST_LOOK.min(look * 2) } else { LOOK };
