@@ -86,9 +86,9 @@ operations! { "node":
     }
 
     /// Takes the caller's word for it that a node is without power, or gone: of a node that is
-    /// `dead` and whose BMC does not prove it, or of one in `shutdown`, `stop` or `init`, which is
-    /// watched for 15 seconds first. Its VMs are then started elsewhere. If it runs after all, two
-    /// guests write to one disk.
+    /// `dead` and whose BMC does not prove it, or of one in `shutdown`, `stop` or `init` (where
+    /// `fence_intervals` is 0, also of one in `run`), which is watched for 15 seconds first. Its
+    /// VMs are then started elsewhere. If it runs after all, two guests write to one disk.
     PostNodeNodeConfirmOff { POST "/node/{node}/confirm-off", Administrator, change }
 
     /// The end of a node's log.
