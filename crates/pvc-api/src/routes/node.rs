@@ -185,11 +185,10 @@ async fn post_node_node_confirm_off(
         }
         return Err(error);
     }
-    let follows = match recover {
-        true => "its VMs are started elsewhere",
-        false => {
-            "its VMs wait for it, because `successful_fence` is `none` or `fence_intervals` is 0"
-        }
+    let follows = match (recover, nobody_fences) {
+        (true, _) => "its VMs are started elsewhere",
+        (false, true) => "its VMs wait for it, because `fence_intervals` is 0",
+        (false, false) => "its VMs wait for it, because `successful_fence` is `none`",
     };
     Ok(ask.mode.done(format!("node `{name}` is recorded as off: {follows}")))
 }

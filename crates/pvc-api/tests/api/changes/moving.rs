@@ -178,14 +178,21 @@ async fn a_client_that_leaves_while_the_node_is_watched_takes_its_word_back() {
 
 #[tokio::test]
 async fn the_vms_of_a_node_that_is_off_wait_where_a_fence_moves_none() {
-    let settings = ApiSettings { recover_after_fence: false, ..settings() };
-    let api = start(&Shape::with_vms(0).dump(), settings).await;
-    api.daemon_state("pvchv3", DaemonState::Dead).await;
-    let reply = api.post("/node/pvchv3/confirm-off").await.ok();
-    assert!(reply["message"].as_str().unwrap().contains("`successful_fence` is `none`"), "{reply}");
-    let record = api.store.view().nodes["pvchv3"].clone();
-    assert_eq!(record.daemon_state, DaemonState::Fenced);
-    assert_ne!(record.domain_state, DomainState::FenceFlush);
+    for (nobody_fences, why) in
+        [(false, "`successful_fence` is `none`"), (true, "`fence_intervals` is 0")]
+    {
+        let settings = ApiSettings { recover_after_fence: false, nobody_fences, ..settings() };
+        let api = start(&Shape::with_vms(0).dump(), settings).await;
+        api.daemon_state("pvchv3", DaemonState::Dead).await;
+        let message = api.post("/node/pvchv3/confirm-off").await.ok()["message"].clone();
+        assert_eq!(
+            message,
+            format!("node `pvchv3` is recorded as off: its VMs wait for it, because {why}")
+        );
+        let record = api.store.view().nodes["pvchv3"].clone();
+        assert_eq!(record.daemon_state, DaemonState::Fenced);
+        assert_ne!(record.domain_state, DomainState::FenceFlush);
+    }
 }
 
 impl Api {
