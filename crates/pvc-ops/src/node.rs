@@ -41,8 +41,6 @@ pub struct OffWord {
     pub recover: bool,
     /// Whether no node is ever taken for dead: then the word counts also of one that is in `run`.
     pub nobody_fences: bool,
-    /// Seconds since the epoch.
-    pub now: i64,
 }
 
 /// First look at a node that an operator's word says is off: no sign of life was there. The watch
@@ -202,16 +200,18 @@ pub async fn watch(
 /// [watched](watch).
 pub async fn confirm_off(
     store: &Store,
+    clock: &dyn Clock,
     word: &OffWord,
     Watched(before): &Watched,
 ) -> Result<(), ChangeError<NodeRefusal>> {
     look_for_life(store, word, Some(before)).await?;
+    let now = i64::try_from(clock.wall().as_secs()).unwrap_or(i64::MAX);
     store
         .change(|cluster| {
             let record = find_node(cluster, &word.node)?;
             // It had no session a moment ago, and a daemon that starts writes its state.
             check_no_doubt(cluster, record, before, word, false)?;
-            let note = fence::confirmed(record, &word.who, word.now);
+            let note = fence::confirmed(record, &word.who, now);
             Ok((death(cluster, record, note, word.recover), ()))
         })
         .await

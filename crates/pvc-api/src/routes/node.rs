@@ -175,10 +175,9 @@ async fn post_node_node_confirm_off(
         // Before: what becomes of it may stay unknown.
         tracing::warn!(node = shown(&name), caller = who, "an operator says that a node is off");
     }
-    let now = i64::try_from(api.clock().wall().as_secs()).unwrap_or(i64::MAX);
     let asked = api.settings().node.clone();
     let nobody_fences = api.settings().nobody_fences;
-    let word = OffWord { node: name.clone(), who, asked, recover, nobody_fences, now };
+    let word = OffWord { node: name.clone(), who, asked, recover, nobody_fences };
     if let Err(error) = take_word(&api, word).await {
         if !ask.mode.is_dry() {
             tracing::warn!(node = shown(&name), "the word that a node is off was not recorded");
@@ -200,8 +199,9 @@ async fn take_word(api: &ApiState, word: OffWord) -> Result<()> {
     let watch =
         async { node::watch(api.store(), api.clock().as_ref(), &word).await.map_err(refused) };
     let watched = api.ask_within(time, watch).await?;
-    let confirm =
-        |api: ApiState| async move { node::confirm_off(api.store(), &word, &watched).await };
+    let confirm = |api: ApiState| async move {
+        node::confirm_off(api.store(), api.clock().as_ref(), &word, &watched).await
+    };
     api.carry_out(confirm).await
 }
 

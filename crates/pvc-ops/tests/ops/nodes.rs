@@ -75,7 +75,14 @@ async fn the_primary_role_is_handed_on_only_to_somebody() {
 /// Word that `hv2` is off, for the API of `hv1`.
 fn hv2_is_off() -> OffWord {
     let (node, who, asked) = ("hv2".to_owned(), "alice".to_owned(), "hv1".into());
-    OffWord { node, who, asked, recover: true, nobody_fences: false, now: 90 }
+    OffWord { node, who, asked, recover: true, nobody_fences: false }
+}
+
+impl World {
+    /// Seconds since the epoch.
+    fn wall(&self) -> i64 {
+        i64::try_from(self.clock.wall().as_secs()).unwrap()
+    }
 }
 
 async fn becomes(world: &World, state: DaemonState) {
@@ -92,7 +99,7 @@ async fn confirm_off_in(
     word: &OffWord,
 ) -> Result<(), ChangeError<NodeRefusal>> {
     let watched = node::watch(store, world.clock.as_ref(), word).await?;
-    node::confirm_off(store, word, &watched).await
+    node::confirm_off(store, world.clock.as_ref(), word, &watched).await
 }
 
 #[tokio::test]
@@ -144,10 +151,13 @@ async fn a_node_that_has_said_that_it_stops_is_watched_before_it_is_said_to_be_o
         confirm_off_in(&dry, &world, &hv2_is_off()).await.unwrap();
         assert!(world.clock.monotonic() < begin + WATCH, "nobody waits for a prediction");
         assert_eq!(world.store.view().nodes["hv2"].daemon_state, state);
-        let begin = world.clock.monotonic();
+        let (begin, said_at) = (world.clock.monotonic(), world.wall());
         confirm_off(&world, &hv2_is_off()).await.unwrap();
         assert!(world.clock.monotonic() >= begin + WATCH);
         let record = world.store.view().nodes["hv2"].clone();
+        let proven_at = record.fence.as_ref().and_then(|fence| fence.proven_at);
+        let watch = i64::try_from(WATCH.as_secs()).unwrap();
+        assert!(proven_at.is_some_and(|at| at >= said_at + watch), "{proven_at:?}");
         assert_eq!(record.daemon_state, DaemonState::Fenced, "it was {state}");
         assert_eq!(record.domain_state, DomainState::FenceFlush);
     }
@@ -226,6 +236,7 @@ async fn a_node_that_is_said_to_be_off_is_as_one_that_was_fenced() {
     let after = world.store.fresh().await.unwrap();
     assert_eq!(after.nodes, before.nodes, "a dry run writes nothing");
     assert_eq!(after.config, before.config);
+    let said_at = world.wall();
     confirm_off(&world, &hv2_is_off()).await.unwrap();
     let view = world.store.view();
     let hv2 = &view.nodes["hv2"];
@@ -233,6 +244,7 @@ async fn a_node_that_is_said_to_be_off_is_as_one_that_was_fenced() {
     assert_eq!(hv2.domain_state, DomainState::FenceFlush, "its VMs are given to others");
     assert_eq!(view.config.primary, None, "another can have the role");
     let fence = hv2.present_fence().expect("the record says why");
-    assert_eq!((fence.by.as_str(), fence.proven_at), ("alice", Some(90)));
+    assert_eq!(fence.by, "alice");
+    assert!(fence.proven_at.is_some_and(|at| (said_at..=world.wall()).contains(&at)), "{fence:?}");
     assert!(fence.proof.contains("`alice`"), "{}", fence.proof);
 }
