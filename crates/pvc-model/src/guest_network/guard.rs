@@ -124,6 +124,15 @@ pub(super) fn made_of(prefix: Ipv6Addr, mac: Mac) -> Ipv6Addr {
     octets.into()
 }
 
+/// The MAC address that an address of IPv6 was made of (EUI-64), if it looks like that.
+pub(super) fn maker_of(address: IpAddr) -> Option<Mac> {
+    let IpAddr::V6(address) = address else { return None };
+    match address.octets()[8..] {
+        [a, b, c, 0xff, 0xfe, d, e, f] => Some([a ^ 2, b, c, d, e, f]),
+        _ => None,
+    }
+}
+
 /// Text between the braces of the [`table`]; `None` if there is nothing to guard. A name that is no
 /// link's is left out: it comes from a guest's definition.
 ///

@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use super::GuestNetwork;
 use super::dns::HostAddress;
 use super::dnsmasq::reservations;
+use super::guard::maker_of;
 use crate::link::{Mac, mac_text, parse_mac};
 use crate::network::LeaseRecord;
 
@@ -109,15 +110,6 @@ fn holder(lease: &LeaseRecord) -> Option<Mac> {
         let of_time = || duid.strip_prefix("00:01:00:01:")?.get("00:00:00:00:".len()..);
         parse_mac(duid.strip_prefix("00:03:00:01:").or_else(of_time)?)
     })
-}
-
-/// The MAC address that an address of IPv6 was made of (EUI-64), if it looks like that.
-fn maker_of(address: IpAddr) -> Option<Mac> {
-    let IpAddr::V6(address) = address else { return None };
-    match address.octets()[8..] {
-        [a, b, c, 0xff, 0xfe, d, e, f] => Some([a ^ 2, b, c, d, e, f]),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

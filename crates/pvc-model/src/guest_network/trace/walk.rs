@@ -16,7 +16,7 @@ use super::{
 use crate::cluster::Cluster;
 use crate::domain::{Nic, NicKind};
 use crate::fault::fault_id;
-use crate::guest_network::guard::made_of;
+use crate::guest_network::guard::{made_of, maker_of};
 use crate::guest_network::metadata;
 use crate::guest_network::plan::VXLAN_PORT;
 use crate::guest_network::rules::{TakenRules, rules_fault};
@@ -501,10 +501,8 @@ fn made_address(network: &GuestNetwork, nic: &Nic) -> Option<IpAddr> {
 /// The MAC address of which an interface in the network has made the address.
 fn made_from(network: &GuestNetwork, address: IpAddr) -> Option<Mac> {
     let net = network.managed()?.ip6.as_ref()?.network;
-    let IpAddr::V6(address) = address else { return None };
-    let [_, _, _, _, _, _, _, _, a, b, c, _, _, d, e, f] = address.octets();
-    let mac = [a ^ 2, b, c, d, e, f];
-    (net.prefix_len() == 64 && made_of(net.network(), mac) == address).then_some(mac)
+    let is_of_it = net.prefix_len() == 64 && IpNet::V6(net).contains(&address);
+    maker_of(address).filter(|_| is_of_it)
 }
 
 /// The kind of addresses that it is of, if no single machine has it everywhere.
