@@ -298,7 +298,7 @@ fn is_concern(view: &View<'_>, node: &NodeRecord, history: Option<&History>) -> 
 }
 
 fn is_being_recovered(node: &NodeRecord) -> bool {
-    node.daemon_state == DaemonState::Fenced && node.domain_state == DomainState::FenceFlush
+    node.is_fenced() && node.domain_state == DomainState::FenceFlush
 }
 
 /// Whether a fencer of ours cut the node's power and nobody has switched it on since.

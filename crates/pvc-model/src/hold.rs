@@ -18,7 +18,6 @@ use std::fmt;
 use crate::NodeName;
 use crate::cluster::Cluster;
 use crate::job::JobId;
-use crate::node::DaemonState;
 use crate::storage::{SnapshotName, TrashId, VolumeId};
 use crate::vm::VmRecord;
 
@@ -193,8 +192,7 @@ pub fn check_held_by_none_but(
 /// Whether no script can have anything mapped on the node any more: it is proven dead, or no part
 /// of the cluster. One that only says nothing may be cut off, and its scripts go on.
 pub fn has_nothing_mapped(cluster: &Cluster, node: &NodeName) -> bool {
-    let node = cluster.nodes.get(node);
-    node.is_none_or(|node| node.daemon_state == DaemonState::Fenced)
+    cluster.nodes.get(node).is_none_or(|node| node.is_fenced())
 }
 
 /// Refuses if a volume that the VM names is held.
@@ -210,7 +208,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::node::NodeRecord;
+    use crate::node::{DaemonState, NodeRecord};
     use crate::records;
 
     #[test]

@@ -220,9 +220,14 @@ impl NodeRecord {
         self.fence.as_ref().filter(|fence| fence.stamp.is_none_or(|stamp| stamp == self.keepalives))
     }
 
+    /// Whether others have proven the node dead.
+    pub fn is_fenced(&self) -> bool {
+        self.daemon_state == DaemonState::Fenced
+    }
+
     /// Whether others have proven the node dead, or are at giving its VMs away.
     pub fn is_given_up(&self) -> bool {
-        self.daemon_state == DaemonState::Fenced || self.domain_state == DomainState::FenceFlush
+        self.is_fenced() || self.domain_state == DomainState::FenceFlush
     }
 
     /// Whether a guest that is sent here may be left held until it belongs here.

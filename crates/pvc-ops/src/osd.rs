@@ -291,8 +291,7 @@ fn living<'a>(cluster: &'a Cluster, node: &str) -> Result<&'a NodeRecord, OsdRef
 /// Whether the OSD's node is fenced: proven dead, so that the OSD does not run. One that is `dead`
 /// may be silent alone.
 pub fn is_of_fenced_node(cluster: &Cluster, record: &OsdRecord) -> bool {
-    let node = cluster.node(&record.node);
-    node.is_some_and(|node| node.daemon_state == DaemonState::Fenced)
+    cluster.node(&record.node).is_some_and(|node| node.is_fenced())
 }
 
 fn check_worker(cluster: &Cluster, node: &NodeName, work: &JobWork) -> Result<(), OsdRefusal> {

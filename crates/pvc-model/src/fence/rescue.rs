@@ -172,9 +172,8 @@ fn runners<'a>(
     vm: &VmRecord,
     victim: &NodeName,
 ) -> impl Iterator<Item = &'a NodeRecord> {
-    let runs = move |node: &&NodeRecord| {
-        node.name != *victim && node.daemon_state != DaemonState::Fenced && lists(node, vm.uuid)
-    };
+    let runs =
+        move |node: &&NodeRecord| node.name != *victim && !node.is_fenced() && lists(node, vm.uuid);
     cluster.nodes.values().map(|node| &**node).filter(runs)
 }
 

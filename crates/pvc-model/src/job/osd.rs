@@ -4,7 +4,6 @@ use super::course::Failure;
 use super::{Job, JobId, JobWork};
 use crate::NodeName;
 use crate::cluster::Cluster;
-use crate::node::DaemonState;
 use crate::osd::{BlockDevice, DbSize, DeviceSpec, OsdId};
 use crate::refusal::Kind;
 use crate::storage::OsdRecord;
@@ -84,8 +83,7 @@ pub fn given_up(cluster: &Cluster, job: &Job) -> Option<Failure> {
     let node = cluster.nodes.get(&spec.node)?;
     let is_left = claim.is_none() && !cluster.workers.contains_key(&spec.node);
     let has_osd = spec.work.osd().is_some() || cluster.osds.values().any(|osd| has_made(job, osd));
-    let is_fenced = node.daemon_state == DaemonState::Fenced;
-    (is_fenced && is_left && has_osd).then(|| failure_of_given_up(&spec.node))
+    (node.is_fenced() && is_left && has_osd).then(|| failure_of_given_up(&spec.node))
 }
 
 /// Failure as which a job of `node` ends that is [given up](given_up).
@@ -133,7 +131,7 @@ mod tests {
     use crate::Uuid;
     use crate::job::course::Course;
     use crate::job::{ClaimId, JobProgress, JobSpec, JobState, JobVm, Steps};
-    use crate::node::NodeRecord;
+    use crate::node::{DaemonState, NodeRecord};
     use crate::osd::AddOsds;
     use crate::records;
 

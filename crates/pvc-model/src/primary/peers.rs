@@ -214,7 +214,7 @@ impl Seen {
                 false if served && had => None,
                 false => self.doubted,
             };
-        } else if node.daemon_state == DaemonState::Fenced {
+        } else if node.is_fenced() {
             self.doubted = None;
         } else if served && had && node.daemon_state == DaemonState::Dead && !self.is_unclear() {
             // Others say that it has nothing any more: true once its silence has lasted for long

@@ -197,12 +197,11 @@ fn is_of_the_dead(cluster: &Cluster, victim: &NodeName, vm: Uuid, address: &str)
     let address_of =
         |node: &NodeRecord| node.daemon.as_ref().and_then(|note| note.storage_address.clone());
     if let Some(owner) = node_at(cluster, address) {
-        return owner.name == *victim || owner.daemon_state == DaemonState::Fenced;
+        return owner.name == *victim || owner.is_fenced();
     }
     let Some(record) = cluster.vms.get(&vm) else { return false };
     let nodes = || cluster.nodes.values().map(|node| &**node);
-    let mut silent = nodes()
-        .filter(|node| address_of(node).is_none() && node.daemon_state != DaemonState::Fenced);
+    let mut silent = nodes().filter(|node| address_of(node).is_none() && !node.is_fenced());
     let victim_recorded = cluster.nodes.get(victim).is_none_or(|node| address_of(node).is_some());
     !victim_recorded && !silent.any(|node| node.name != *victim && may_have(node, record))
 }

@@ -680,7 +680,7 @@ pub fn runners<'a>(
     all.filter(move |other| {
         other.name != *here
             && (other.running.contains(&vm) || other.working_on.contains(&vm))
-            && other.daemon_state != DaemonState::Fenced
+            && !other.is_fenced()
     })
 }
 

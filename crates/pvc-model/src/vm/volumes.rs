@@ -38,9 +38,7 @@ pub fn rivals_for(
 
 /// The node that says it runs the VM and is not proven dead: its guest may be well.
 pub fn runs_on(cluster: &Cluster, vm: Uuid) -> Option<&NodeName> {
-    let runs = |node: &&Arc<NodeRecord>| {
-        node.running.contains(&vm) && node.daemon_state != DaemonState::Fenced
-    };
+    let runs = |node: &&Arc<NodeRecord>| node.running.contains(&vm) && !node.is_fenced();
     cluster.nodes.values().find(runs).map(|node| &node.name)
 }
 
@@ -94,9 +92,7 @@ pub fn users_where<'a>(
 /// Whether the VM is off for sure: nothing is to start it, and no node has a guest of it that may
 /// be well.
 pub fn is_at_rest(cluster: &Cluster, vm: &VmRecord) -> bool {
-    let may_have = |node: &Arc<NodeRecord>| {
-        node.daemon_state != DaemonState::Fenced && has_guest(cluster, node, vm.uuid)
-    };
+    let may_have = |node: &Arc<NodeRecord>| !node.is_fenced() && has_guest(cluster, node, vm.uuid);
     is_off(&vm.state) && !cluster.nodes.values().any(may_have)
 }
 

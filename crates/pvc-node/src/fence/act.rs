@@ -370,8 +370,7 @@ impl Actor {
     async fn conclude(&self, node: &NodeName) -> bool {
         let decide = |cluster: &Cluster| {
             let still = |record: &&Arc<NodeRecord>| {
-                record.daemon_state == DaemonState::Fenced
-                    && record.domain_state == DomainState::FenceFlush
+                record.is_fenced() && record.domain_state == DomainState::FenceFlush
             };
             cluster.nodes.get(node).filter(still).ok_or(Superseded)?;
             let mut changes = Changes::new();

@@ -1,11 +1,9 @@
 //! Places for the VMs of a dead node, as their locks come free.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::fence::{self, FenceNote, Rescue, Way};
-use pvc_model::node::{DaemonState, NodeRecord};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::StorageError;
@@ -74,8 +72,7 @@ impl Recovery {
         victim: &NodeName,
         may_wait: bool,
     ) -> Result<(Changes, Placed), Superseded> {
-        let is_fenced = |record: &&Arc<NodeRecord>| record.daemon_state == DaemonState::Fenced;
-        cluster.nodes.get(victim).filter(is_fenced).ok_or(Superseded)?;
+        cluster.nodes.get(victim).filter(|record| record.is_fenced()).ok_or(Superseded)?;
         let is_free = |vm: Uuid| self.free.contains_key(&vm) || self.decided.contains(&vm);
         let mut rescues = fence::rescues_while(cluster, victim, is_free);
         rescues.retain(|rescue| self.free.contains_key(&rescue.vm));

@@ -9,7 +9,6 @@ use pvc_model::fault::{self, fault_id};
 use pvc_model::guest_network::GuestNetworks;
 use pvc_model::hold::{Held, check_none_held};
 use pvc_model::network_core::{CoreNet, CoreNetworks};
-use pvc_model::node::DaemonState;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::moving::MoveNote;
 use pvc_model::vm::plan::{Planned, Step};
@@ -306,8 +305,7 @@ impl Actor {
         let is_own = |note: &&MoveNote| note.from == *self.shared.name() && !note.held;
         let Some(note) = record.moving.as_ref().filter(is_own) else { return true };
         let view = self.shared.store.view();
-        if view.nodes.get(&note.to).is_none_or(|target| target.daemon_state == DaemonState::Fenced)
-        {
+        if view.nodes.get(&note.to).is_none_or(|target| target.is_fenced()) {
             return true;
         }
         let host = self.shared.settings.migration.host(&note.to);

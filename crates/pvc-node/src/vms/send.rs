@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::node::{DaemonState, NodeRecord};
+use pvc_model::node::DaemonState;
 use pvc_model::vm::moving::{
     LIVE_ATTEMPTS, MoveNote, MovePhase, Next, Target, ended_here, home_again, is_moving, is_sent,
     left_on, next, ways_of,
@@ -312,8 +312,7 @@ impl Sender {
     /// run: so it runs nowhere but here whatever has become of an attempt.
     fn is_held_there(&self) -> bool {
         let view = self.shared.store.view();
-        let is_fenced = |node: &Arc<NodeRecord>| node.daemon_state == DaemonState::Fenced;
-        self.note.held || view.nodes.get(&self.to).is_some_and(is_fenced)
+        self.note.held || view.nodes.get(&self.to).is_some_and(|node| node.is_fenced())
     }
 
     async fn not_ready(&mut self, time_limit: Duration) -> Ended {

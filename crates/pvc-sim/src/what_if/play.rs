@@ -173,7 +173,7 @@ impl<'a> Stage<'a> {
         if matches!(dead.daemon_state, DaemonState::Dead | DaemonState::Fenced) {
             seen.suspected.get_or_insert(elapsed);
         }
-        if dead.daemon_state == DaemonState::Fenced {
+        if dead.is_fenced() {
             seen.fenced.get_or_insert(elapsed);
             if dead.domain_state == DomainState::Flushed {
                 seen.recovered.get_or_insert(elapsed);
