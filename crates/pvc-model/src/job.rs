@@ -478,6 +478,11 @@ fn node_of_guest<'a>(cluster: &'a Cluster, work: &JobWork) -> Option<&'a NodeNam
     Some(node)
 }
 
+/// Whether the worker of `node` is there and knows jobs of the kind.
+pub fn has_worker_for(cluster: &Cluster, node: &NodeName, kind: &str) -> bool {
+    cluster.workers.get(node).is_some_and(|worker| worker.kinds.contains(kind))
+}
+
 /// The node whose worker is to do `work`, which runs anywhere: of those whose worker is there and
 /// knows the kind the preferred one, or else the primary, or else any. `None` if there is none.
 pub fn worker_for(
@@ -485,9 +490,7 @@ pub fn worker_for(
     work: &JobWork,
     preferred: Option<&NodeName>,
 ) -> Option<NodeName> {
-    let knows = |node: &NodeName| {
-        cluster.workers.get(node).is_some_and(|worker| worker.kinds.contains(work.name()))
-    };
+    let knows = |node: &NodeName| has_worker_for(cluster, node, work.name());
     let first = cluster.workers.keys().find(|node| knows(node));
     let wanted = [preferred, cluster.config.primary.as_ref()].into_iter().flatten();
     wanted.into_iter().find(|node| knows(node)).or(first).cloned()

@@ -4,7 +4,7 @@ use pvc_model::benchmark::{
     BenchmarkRecord, at_work, check_benchmark_name, shown as shown_benchmarks, volume_of,
 };
 use pvc_model::cluster::Cluster;
-use pvc_model::job::{JobId, JobSpec, JobWork};
+use pvc_model::job::{JobId, JobSpec, JobWork, has_worker_for};
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::{BadName, NodeName, shown};
 use pvc_ports::{Clock, MeasuredVolume, Random, Storage, StorageError};
@@ -85,8 +85,7 @@ pub async fn run_benchmark(
             return Err(BenchmarkRefusal::NameTaken { name });
         }
         let work = JobWork::BenchmarkStorage { pool, name };
-        let knows = |kind| cluster.workers.get(&node).is_some_and(|it| it.kinds.contains(kind));
-        if !knows(work.name()) {
+        if !has_worker_for(cluster, &node, work.name()) {
             let kind = work.name().to_owned();
             return Err(BenchmarkRefusal::NoWorker { node, kind });
         }

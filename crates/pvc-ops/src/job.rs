@@ -7,7 +7,7 @@ use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::course::{Course, Failure};
 use pvc_model::job::osd::given_up;
-use pvc_model::job::{Job, JobId, JobProgress, JobSpec, JobState, JobWork, Steps};
+use pvc_model::job::{Job, JobId, JobProgress, JobSpec, JobState, JobWork, Steps, has_worker_for};
 use pvc_model::node::DaemonState;
 use pvc_model::role::Role;
 use pvc_ports::{Clock, Random};
@@ -87,8 +87,7 @@ pub(crate) fn substitute(cluster: &Cluster, work: &JobWork) -> Option<NodeName> 
     let can = |node: &&NodeName| {
         let record = cluster.nodes.get(*node);
         let runs = record.is_some_and(|record| record.daemon_state == DaemonState::Run);
-        let worker = cluster.workers.get(*node);
-        runs && worker.is_some_and(|worker| worker.kinds.contains(work.name()))
+        runs && has_worker_for(cluster, node, work.name())
     };
     cluster.config.primary.as_ref().filter(can).or_else(|| cluster.nodes.keys().find(can)).cloned()
 }

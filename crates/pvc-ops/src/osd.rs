@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::job::osd::{OsdReplacement, changing_osd};
-use pvc_model::job::{JobId, JobSpec, JobWork};
+use pvc_model::job::{JobId, JobSpec, JobWork, has_worker_for};
 use pvc_model::node::{DaemonState, NodeRecord};
 use pvc_model::osd::{
     AddOsds, BadDbSize, BadDevice, BadFlag, DbSize, DeviceSpec, NoOsds, OsdFlag, OsdId,
@@ -296,9 +296,9 @@ pub fn is_of_fenced_node(cluster: &Cluster, record: &OsdRecord) -> bool {
 
 fn check_worker(cluster: &Cluster, node: &NodeName, work: &JobWork) -> Result<(), OsdRefusal> {
     let kind = work.name();
-    match cluster.workers.get(node) {
-        Some(worker) if worker.kinds.contains(kind) => Ok(()),
-        _ => Err(OsdRefusal::NoWorker { node: node.clone(), kind: kind.to_owned() }),
+    match has_worker_for(cluster, node, kind) {
+        true => Ok(()),
+        false => Err(OsdRefusal::NoWorker { node: node.clone(), kind: kind.to_owned() }),
     }
 }
 

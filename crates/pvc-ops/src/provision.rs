@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::job::provision::Provision;
-use pvc_model::job::{JobId, JobSpec, JobVm, JobWork};
+use pvc_model::job::{JobId, JobSpec, JobVm, JobWork, has_worker_for};
 use pvc_model::placement::{Need, NoPlace, Promises, place, selector_for};
 use pvc_model::provisioner::{Catalog, ProvisionerRefusal, Recipe, Room, SystemTemplate};
 use pvc_model::storage::PoolName;
@@ -226,7 +226,7 @@ fn request(
     check_cluster(cluster, recipe, wanted, None)?;
     let node = cluster.config.primary.clone().ok_or(ProvisionRefusal::NoPrimary)?;
     let work = JobWork::Provision(Box::new(wanted.clone()));
-    if !cluster.workers.get(&node).is_some_and(|worker| worker.kinds.contains(work.name())) {
+    if !has_worker_for(cluster, &node, work.name()) {
         return Err(ProvisionRefusal::NoWorker { node });
     }
     let mut expected = Changes::new();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::{Purpose, check_not_held};
-use pvc_model::job::{JobId, JobVm, JobWork};
+use pvc_model::job::{JobId, JobVm, JobWork, has_worker_for};
 use pvc_model::storage::{VolumeId, VolumeName};
 use pvc_model::vm::VmRecord;
 use pvc_model::vm::volumes::{runs_on, users};
@@ -152,8 +152,7 @@ fn running_users(cluster: &Cluster, volume: &VolumeId) -> (Vec<String>, Vec<Stri
 /// The VM's node, if it has a worker that can tell the guest.
 fn worker_of<'a>(cluster: &'a Cluster, vm: &'a VmRecord) -> Option<&'a pvc_model::NodeName> {
     let node = vm.node.as_ref()?;
-    let worker = cluster.workers.get(node)?;
-    worker.kinds.contains(JobWork::RESIZE_DISK).then_some(node)
+    has_worker_for(cluster, node, JobWork::RESIZE_DISK).then_some(node)
 }
 
 async fn tell(
