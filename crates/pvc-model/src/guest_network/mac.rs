@@ -69,14 +69,11 @@ pub fn is_plugged_in(before: &[Nic], after: &[Nic]) -> bool {
     !plugs(after).is_subset(&plugs(before))
 }
 
-/// MAC addresses of VMs' cards in each network. A mirror does not run.
+/// MAC addresses of VMs' cards in each network.
 pub fn cards(cluster: &Cluster) -> BTreeMap<Vni, BTreeSet<Mac>> {
     let mut cards: BTreeMap<Vni, BTreeSet<Mac>> = BTreeMap::new();
-    let vms = cluster.vms.values().filter(|vm| vm.state != VmState::Mirror);
-    for (network, mac) in vms.flat_map(|vm| nics(vm)).filter_map(plug) {
-        if let Some(vni) = Vni::parse(&network) {
-            cards.entry(vni).or_default().insert(mac);
-        }
+    for (_, vni, mac) in cards_of_vms(cluster) {
+        cards.entry(vni).or_default().insert(mac);
     }
     cards
 }
@@ -85,15 +82,20 @@ pub fn cards(cluster: &Cluster) -> BTreeMap<Vni, BTreeSet<Mac>> {
 /// that is none of a host is left out.
 pub fn cards_by_name(cluster: &Cluster) -> BTreeMap<Vni, BTreeMap<String, BTreeSet<Mac>>> {
     let mut cards: BTreeMap<Vni, BTreeMap<String, BTreeSet<Mac>>> = BTreeMap::new();
-    for vm in cluster.vms.values().filter(|vm| vm.state != VmState::Mirror) {
-        let Some(name) = host_name(&vm.name) else { continue };
-        for (network, mac) in nics(vm).filter_map(plug) {
-            if let Some(vni) = Vni::parse(&network) {
-                cards.entry(vni).or_default().entry(name.clone()).or_default().insert(mac);
-            }
+    for (vm, vni, mac) in cards_of_vms(cluster) {
+        if let Some(name) = host_name(&vm.name) {
+            cards.entry(vni).or_default().entry(name).or_default().insert(mac);
         }
     }
     cards
+}
+
+/// Cards of VMs in networks of ours: the VM, the network, and the MAC address. A mirror does not
+/// run.
+fn cards_of_vms(cluster: &Cluster) -> impl Iterator<Item = (&VmRecord, Vni, Mac)> {
+    let vms = cluster.vms.values().filter(|vm| vm.state != VmState::Mirror);
+    let plugs = vms.flat_map(|vm| nics(vm).filter_map(plug).map(move |plug| (vm, plug)));
+    plugs.filter_map(|(vm, (network, mac))| Some((&**vm, Vni::parse(&network)?, mac)))
 }
 
 /// A random MAC address that no card of a VM has, in whatever network, and none of `others`.
