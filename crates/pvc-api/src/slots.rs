@@ -1,4 +1,4 @@
-//! Slots for what goes on for long: so many for all callers, and half of them for each.
+//! Slots for what many may ask for at once: so many for all callers, and half of them for each.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +11,8 @@ use crate::error::{ApiError, Result};
 #[derive(Debug)]
 pub struct Slots {
     most: usize,
+    /// Seconds after which it is worth asking for one again.
+    retry_after: u64,
     taken: Mutex<BTreeMap<String, usize>>,
 }
 
@@ -22,8 +24,14 @@ pub struct Slot {
 }
 
 impl Slots {
+    /// Slots for what goes on for minutes.
     pub fn new(most: usize) -> Arc<Self> {
-        Arc::new(Slots { most, taken: Mutex::default() })
+        Arc::new(Slots { most, retry_after: 30, taken: Mutex::default() })
+    }
+
+    /// Slots for what is over in a moment.
+    pub fn brief(most: usize) -> Arc<Self> {
+        Arc::new(Slots { most, retry_after: 1, taken: Mutex::default() })
     }
 
     /// Takes a slot for a caller; `what` is what it is for, in the plural.
@@ -33,7 +41,8 @@ impl Slots {
         let own = taken.get(caller).copied().unwrap_or(0);
         if all >= self.most || own >= self.most.div_ceil(2) {
             let message = format!("{all} {what} are under way, {own} of them yours: no more now");
-            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).retry_after(30));
+            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+                .retry_after(self.retry_after));
         }
         *taken.entry(caller.to_owned()).or_default() += 1;
         Ok(Slot { slots: self.clone(), caller: caller.to_owned() })
@@ -78,6 +87,7 @@ mod tests {
         let first: Vec<_> = (0..2).map(|_| slots.take("a", "uploads").unwrap()).collect();
         let refused = slots.take("a", "uploads").unwrap_err();
         assert_eq!(refused.body.message, "2 uploads are under way, 2 of them yours: no more now");
+        assert_eq!(refused.retry_after, Some(30));
         let _second: Vec<_> = (0..2).map(|_| slots.take("b", "uploads").unwrap()).collect();
         assert_eq!(slots.take("c", "uploads").unwrap_err().status, 503);
         drop(first);

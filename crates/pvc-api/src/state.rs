@@ -122,7 +122,7 @@ impl ApiState {
             streams: Slots::new(settings.limits.streams),
             uploads: Slots::new(settings.limits.transfers),
             downloads: Slots::new(settings.limits.transfers),
-            checks: Slots::new(CHECKS_AT_ONCE),
+            checks: Slots::brief(CHECKS_AT_ONCE),
             traces: Traces::default(),
             readers: Arc::default(),
             images: pvc_images::Places::default(),

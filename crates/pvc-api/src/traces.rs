@@ -12,9 +12,6 @@ use crate::slots::{Slot, Slots};
 /// is primary.
 const AT_ONCE: usize = 4;
 
-/// Seconds after which it is worth asking again.
-const RETRY_AFTER: u64 = 1;
-
 pub struct Traces {
     slots: Arc<Slots>,
     /// Index of the latest trace.
@@ -23,7 +20,7 @@ pub struct Traces {
 
 impl Default for Traces {
     fn default() -> Self {
-        Traces { slots: Slots::new(AT_ONCE), index: Mutex::default() }
+        Traces { slots: Slots::brief(AT_ONCE), index: Mutex::default() }
     }
 }
 
@@ -33,7 +30,7 @@ impl Traces {
     /// # Errors
     /// 503, if as many traces are made as may be.
     pub fn slot(&self, caller: &str) -> Result<Slot> {
-        self.slots.take(caller, "traces").map_err(|error| error.retry_after(RETRY_AFTER))
+        self.slots.take(caller, "traces")
     }
 
     /// The index of these records, which is that of the trace before if nothing of it has changed.

@@ -127,8 +127,7 @@ async fn post_vm_vm_check(ask: Ask<PostVmVmCheck>) -> Result<Answer<PostVmVmChec
     let ([name], given) = (ask.at, ask.params);
     let wanted = Modify { force: given.force.0, ..Modify::new(given.xml) };
     let cluster = ask.api.view();
-    let slot = ask.api.checks().take(&ask.caller.description, "checks");
-    let slot = slot.map_err(|error| error.retry_after(1))?;
+    let slot = ask.api.checks().take(&ask.caller.description, "checks")?;
     let checked = slot.aside(move || vm::check_modify(&cluster, &name, &wanted)).await;
     let modified = checked.map_err(|why| refused(ChangeError::Refused(why)))?;
     let message = format!("VM `{}` can be modified so", modified.name);
