@@ -15,7 +15,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::guest_network::dns::{BadText, HostAddress, Server, Zone, Zones};
 use pvc_model::guest_network::mac::cards_by_name;
 use pvc_model::guest_network::names::Names;
-use pvc_model::guest_network::{GuestNetwork, GuestNetworks, Vni};
+use pvc_model::guest_network::{GuestNetworks, Vni};
 use pvc_model::link::{IpNet, Mac};
 use pvc_model::network::NetworkRecord;
 use pvc_model::shared_map::SharedMap;
@@ -29,6 +29,8 @@ use pvc_supervisor::{
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+use crate::leases::of_network;
 
 use zones::ZoneError;
 
@@ -315,15 +317,12 @@ impl Aggregator {
         }
         self.remove_left(database.as_ref()).await?;
         let mut found = transfers(&self.dns.transfers, &self.zones, &self.on_bridges).await;
-        let (networks, cards) = (GuestNetworks::of(view).networks, cards_by_name(view));
-        let networks: BTreeMap<Vni, &GuestNetwork> =
-            networks.iter().map(|network| (network.vni, network)).collect();
+        let cards = cards_by_name(view);
         for (name, zone) in &self.zones.zones {
             let (hosts, failed) = match found.remove(name) {
                 Some(Ok(hosts)) => {
-                    let network = networks.get(&zone.vni).copied();
                     let cards = cards.get(&zone.vni);
-                    (hosts.map(|hosts| allowed(view, network, cards, hosts)), None)
+                    (hosts.map(|hosts| allowed(view, zone.vni, cards, hosts)), None)
                 }
                 Some(Err(trouble)) => (None, Some(trouble)),
                 None => (None, None),
@@ -469,13 +468,12 @@ async fn succeed(context: &Context, command: Command) -> Result<(), String> {
 /// by the VMs' names.
 fn allowed(
     view: &Cluster,
-    network: Option<&GuestNetwork>,
+    vni: Vni,
     cards: Option<&BTreeMap<String, BTreeSet<Mac>>>,
     hosts: BTreeSet<HostAddress>,
 ) -> BTreeSet<HostAddress> {
-    let Some(network) = network else { return hosts };
-    let Some(record) = view.networks.get(&network.vni.to_string()) else { return hosts };
-    let names = Names::of(cards, network, &record.leases);
+    let Some((record, network)) = of_network(view, vni) else { return hosts };
+    let names = Names::of(cards, &network, &record.leases);
     names.allowed_hosts(hosts, &record.leases)
 }
 

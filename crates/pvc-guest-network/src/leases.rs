@@ -398,7 +398,7 @@ fn has_card(vm: &VmRecord, mac: &str) -> bool {
 }
 
 /// The record of a network, and what it says; `None` if it says nothing.
-fn of_network(view: &Cluster, vni: Vni) -> Option<(&NetworkRecord, GuestNetwork)> {
+pub(crate) fn of_network(view: &Cluster, vni: Vni) -> Option<(&NetworkRecord, GuestNetwork)> {
     let record = view.networks.get(&vni.to_string())?;
     GuestNetwork::read(record).ok().map(|(network, _)| (&**record, network))
 }
