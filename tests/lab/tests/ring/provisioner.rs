@@ -123,11 +123,6 @@ pub(crate) fn nothing_is_mapped(lab: &Lab, vm: &str) {
     }
 }
 
-/// A node that is another.
-fn besides(node: &str) -> &'static str {
-    NODES.into_iter().find(|other| *other != node).expect("there are three nodes")
-}
-
 #[test]
 fn a_vm_of_an_image_on_ceph_runs_from_a_clone_and_survives_its_node() {
     let lab = Lab::whole();
@@ -208,7 +203,7 @@ fn what_a_script_has_made_is_taken_back_by_another_worker_if_its_node_dies() {
     lab.on("pvchv2", "rbd ls vms").says(&["made3_sda"]);
     lab.does(&["power", &primary, "off"]).ok();
     lab.until_another_is_primary(&primary);
-    let other = besides(&primary);
+    let other = lab.witness(&primary);
     eventually("another worker has taken it back", 300, || {
         let shown = lab.pvc_on(other, &["task", &task, "--no-wait"]);
         let is_over = shown.stdout.contains("its worker stopped before it was done");
