@@ -122,6 +122,12 @@ impl Lab {
         xtask(self.name, arguments, input)
     }
 
+    /// Writes a file of the story on a node, in a directory that may be new.
+    pub fn put(&self, node: &str, path: &str, content: &str) {
+        let write = format!("mkdir -p $(dirname {path}) && cat >{path}");
+        self.does_with(&["exec", node, "--", "bash", "-c", &write], content).ok();
+    }
+
     /// Packs the programs that stand beside this test, as a version that no node has yet.
     pub fn newer_packages(&self) -> PathBuf {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

@@ -45,7 +45,7 @@ fn a_debian_of_the_example_script_and_one_of_an_image_of_it_boot_from_ceph_with_
     line(&lab, "vm start deb1 --wait").ok();
     an_image_is_made_of_the_snapshot(&lab);
     let data = user_data(&lab, "deb2", "of its own");
-    put(&lab, KEYS, &format!("{KEY}\n"));
+    lab.put(NODE, KEYS, &format!("{KEY}\n"));
     // Its network begins on another node.
     let node = lab.witness(&primary);
     let made = format!(
@@ -71,17 +71,11 @@ fn at_length(lab: &Lab, line: &str) -> Output {
     lab.on(NODE, &format!("timeout {WORK} pvc --unsafe --connection local {line}"))
 }
 
-/// Writes a file.
-fn put(lab: &Lab, path: &str, text: &str) {
-    let write = format!("cat >{path}");
-    lab.does_with(&["exec", NODE, "--", "bash", "-c", &write], text).ok();
-}
-
 /// A file with userdata that say whose they are, and who may log in.
 fn user_data(lab: &Lab, vm: &str, whose: &str) -> String {
     let path = format!("/root/{vm}.yaml");
     let keys = "  - [sh, -c, 'cat /root/.ssh/authorized_keys > /dev/ttyS0']\n";
-    put(lab, &path, &(debian_userdata(whose) + keys));
+    lab.put(NODE, &path, &(debian_userdata(whose) + keys));
     path
 }
 

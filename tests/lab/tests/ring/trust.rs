@@ -186,22 +186,16 @@ fn make_certificates(directory: &Path) {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
-/// Puts a file of the story on a node.
-fn put(lab: &Lab, node: &str, content: &str, place: &str) {
-    let write = format!("mkdir -p $(dirname {place}) && cat >{place}");
-    lab.does_with(&["exec", node, "--", "bash", "-c", &write], content).ok();
-}
-
 fn zookeeper_speaks_tls(lab: &Lab, certificates: &Path) {
     let read = |name: &str| std::fs::read_to_string(certificates.join(name)).expect("it was made");
     for node in NODES {
         let (certificate, key) = (read(&format!("{node}.pem")), read(&format!("{node}-key.pem")));
-        put(lab, node, &read("ca.pem"), "/etc/zookeeper/tls/ca.pem");
-        put(lab, node, &(key.clone() + &certificate), "/etc/zookeeper/tls/server.pem");
+        lab.put(node, "/etc/zookeeper/tls/ca.pem", &read("ca.pem"));
+        lab.put(node, "/etc/zookeeper/tls/server.pem", &(key.clone() + &certificate));
         for (content, name) in
             [(read("ca.pem"), "ca"), (certificate, node), (key, &format!("{node}-key"))]
         {
-            put(lab, node, &content, &format!("/etc/pvc/tls/{name}.pem"));
+            lab.put(node, &format!("/etc/pvc/tls/{name}.pem"), &content);
         }
         let settings = "secureClientPort=2281\n\
             serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
@@ -256,20 +250,12 @@ fn zookeeper_speaks_tls(lab: &Lab, certificates: &Path) {
 fn libvirt_speaks_tls(lab: &Lab, certificates: &Path) {
     let read = |name: &str| std::fs::read_to_string(certificates.join(name)).expect("it was made");
     for node in NODES {
-        put(lab, node, &read("ca.pem"), "/etc/pki/CA/cacert.pem");
+        lab.put(node, "/etc/pki/CA/cacert.pem", &read("ca.pem"));
         for side in ["server", "client"] {
-            put(
-                lab,
-                node,
-                &read(&format!("{node}.pem")),
-                &format!("/etc/pki/libvirt/{side}cert.pem"),
-            );
-            put(
-                lab,
-                node,
-                &read(&format!("{node}-key.pem")),
-                &format!("/etc/pki/libvirt/private/{side}key.pem"),
-            );
+            let certificate = format!("/etc/pki/libvirt/{side}cert.pem");
+            lab.put(node, &certificate, &read(&format!("{node}.pem")));
+            let key = format!("/etc/pki/libvirt/private/{side}key.pem");
+            lab.put(node, &key, &read(&format!("{node}-key.pem")));
         }
         let listens = "sed -i 's/listen_tls = 0/listen_tls = 1/' /etc/libvirt/libvirtd.conf";
         lab.on(node, &format!("{listens} && systemctl restart libvirtd")).ok();
