@@ -7,10 +7,7 @@ use std::thread;
 use nix::sched::{CloneFlags, setns};
 use pvc_standalone_tests::Archive;
 
-use crate::Lab;
-
-/// Address of the switch room in the upstream network, at any free port.
-const SWITCH: &str = "10.99.0.254:0";
+use crate::{Lab, OUTSIDE};
 
 impl Lab {
     /// Has the switch room pass requests of nodes on to Debian's archive while this story is told.
@@ -22,7 +19,7 @@ impl Lab {
         let listener = thread::spawn(move || {
             let room = File::open(&room).unwrap_or_else(|error| panic!("`{room}`: {error}"));
             setns(room, CloneFlags::CLONE_NEWNET).expect("these tests run as root");
-            TcpListener::bind(SWITCH).expect("the switch room has its address")
+            TcpListener::bind((OUTSIDE, 0)).expect("the switch room has its address")
         });
         archive.at(listener.join().expect("the lab has a switch room"))
     }

@@ -40,6 +40,9 @@ pub use truth::GATEWAY;
 
 pub const NODES: [&str; 3] = ["pvchv1", "pvchv2", "pvchv3"];
 
+/// Address outside of the cluster: that of the switch room in the upstream network.
+pub const OUTSIDE: &str = "10.99.0.254";
+
 /// The labs that stories are told about. All but the first come up when they are first needed.
 const LABS: [&str; 2] = ["tests", "tests2"];
 

@@ -7,10 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use pvc_standalone_tests::program;
 
-use crate::{Lab, NODES};
-
-/// Address of the router in the upstream network: that of the switch room.
-const ADDRESS: &str = "10.99.0.254";
+use crate::{Lab, NODES, OUTSIDE};
 
 /// Number of the router's autonomous system, which is not the cluster's.
 const ASN: &str = "65001";
@@ -68,7 +65,8 @@ while True:
     threading.Thread(target=session, args=(peer, node), daemon=True).start()
 ";
 
-/// A router in the switch room, which the nodes have in their configuration until it is dropped.
+/// A router in the switch room, whose address is [`OUTSIDE`]. The nodes have it in their
+/// configuration until it is dropped.
 pub struct Router<'lab> {
     lab: &'lab Lab,
     child: Child,
@@ -82,7 +80,7 @@ impl Lab {
         let mut command = Command::new(program("xtask"));
         command
             .args(["lab", "exec", "switch", "--"])
-            .args(["/usr/bin/python3", "-c", ROUTER, ADDRESS, ASN])
+            .args(["/usr/bin/python3", "-c", ROUTER, OUTSIDE, ASN])
             .env("PVC_LAB", self.name);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("xtask was built");
         let output = child.stdout.take().expect("it was asked for");
@@ -95,7 +93,7 @@ impl Lab {
         });
         let router = Router { lab: self, child, printed };
         let knows_it = format!(
-            "sed -i 's/^  evpn:$/&\\n    routers: [{ADDRESS}]\\n    router_asn: {ASN}/' \
+            "sed -i 's/^  evpn:$/&\\n    routers: [{OUTSIDE}]\\n    router_asn: {ASN}/' \
              /etc/pvc/pvc.conf && grep -q '^    routers: ' /etc/pvc/pvc.conf && \
              systemctl restart pvcnoded"
         );

@@ -1,7 +1,7 @@
 //! Networks of VMs between real nodes: addresses, names, ways and what is forbidden, for guests
 //! that move under a primary that moves.
 
-use pvc_lab_tests::{GATEWAY, Lab};
+use pvc_lab_tests::{GATEWAY, Lab, OUTSIDE};
 use pvc_standalone_tests::{Output, eventually, exit};
 use serde_json::Value;
 
@@ -191,10 +191,7 @@ pub(crate) fn is_served_by(lab: &Lab, node: &str) {
     });
 }
 
-/// Address outside of the cluster.
-const OUTSIDE: &str = "10.99.0.254";
-
-/// Address outside as well, which a rule of the story about moves forbids.
+/// Address outside of the cluster as well, which a rule of the story about moves forbids.
 const FORBIDDEN: &str = "10.99.0.202";
 
 /// Has the VM `web1`, which runs on `node`, ping this address until it says `word` and whether an
