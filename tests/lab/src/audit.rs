@@ -4,7 +4,7 @@
 use pvc_standalone_tests::eventually;
 use serde_json::Value;
 
-use crate::{Lab, NODES};
+use crate::{Lab, NODES, number};
 
 /// The last fault is gone by then: until all VMs run that should (I4).
 const LIMIT: u64 = 240;
@@ -117,7 +117,7 @@ impl Lab {
 
 /// The address that Ceph knows `node` by, with the colon before the port.
 fn storage_address(node: &str) -> String {
-    format!("10.99.2.{}:", node.trim_start_matches("pvchv"))
+    format!("10.99.2.{}:", number(node))
 }
 
 fn text(value: &Value, field: &str) -> String {

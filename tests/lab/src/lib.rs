@@ -40,6 +40,11 @@ pub use truth::GATEWAY;
 
 pub const NODES: [&str; 3] = ["pvchv1", "pvchv2", "pvchv3"];
 
+/// The number in the name of a node, with which its addresses end.
+pub fn number(node: &str) -> &str {
+    node.trim_start_matches("pvchv")
+}
+
 /// Address outside of the cluster: that of the switch room in the upstream network.
 pub const OUTSIDE: &str = "10.99.0.254";
 
@@ -363,8 +368,7 @@ impl Lab {
     pub fn until_another_is_primary(&self, node: &str) {
         eventually(&format!("{node} is no longer primary"), 120, || {
             // The node itself may be cut off, and show what was so before.
-            let other =
-                NODES.into_iter().find(|other| *other != node).expect("there are three nodes");
+            let other = self.witness(node);
             let primaries = Self::primaries_of(&self.json_on(other, &["node", "list"])?);
             let holders = self.holders_of_floating_addresses();
             match holders.as_slice() {

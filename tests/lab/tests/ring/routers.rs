@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use pvc_lab_tests::{Lab, Router};
+use pvc_lab_tests::{Lab, Router, number};
 use pvc_standalone_tests::eventually;
 
 use crate::guest_networks::{a_network_is_made, is_served_by};
 
 /// Waits until `node` alone announces the network to the router, with itself as the next hop.
 fn is_announced_by(router: &Router<'_>, node: &str) {
-    let address = format!("10.99.0.{}", node.trim_start_matches("pvchv"));
+    let address = format!("10.99.0.{}", number(node));
     let wanted = BTreeMap::from([(address.clone(), address)]);
     eventually(&format!("the router has the network from {node} alone"), 60, || {
         let routes = router.routes("10.20.1.0/24");

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use pvc_lab_tests::{Lab, NODES};
+use pvc_lab_tests::{Lab, NODES, number};
 use pvc_standalone_tests::eventually;
 
 const CONFIGURATION: &str = "/etc/pvc/pvc.conf";
@@ -67,7 +67,7 @@ fn another_machine_and_a_guest_on_a_clusters_network_reach_nothing_that_nodes_ha
     lab.on("switch", STRANGE_MACHINE).ok();
     lab.on("pvchv1", STRANGE_GUEST).ok();
     for node in NODES {
-        let number = node.trim_start_matches("pvchv");
+        let number = number(node);
         // Those that take a connection, in the order of the list.
         let knock = format!(
             "for at in {BETWEEN_NODES}; do

@@ -1,6 +1,6 @@
 //! Frames for managed networks (VXLAN) come from nodes alone: nobody else sends into the tunnels.
 
-use pvc_lab_tests::{GATEWAY, Lab, NODES};
+use pvc_lab_tests::{GATEWAY, Lab, NODES, number};
 use pvc_standalone_tests::eventually;
 
 use crate::guest_networks::{a_network_is_made, has_bridge, plugged, reaches, unplugged};
@@ -99,10 +99,6 @@ fn have_come(lab: &Lab, node: &str, link: &str, count: usize) {
             come => Err(format!("{come} have come")),
         }
     });
-}
-
-fn number(node: &str) -> &str {
-    node.trim_start_matches("pvchv")
 }
 
 /// The addresses of all nodes on this network of the lab.
