@@ -1,9 +1,10 @@
 //! VMs that are made of images, in one line each.
 
 use std::fs;
-use std::process::Command;
 
 use pvc_standalone_tests::{Machine, eventually, hello_image};
+
+use crate::run;
 
 const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGhlbGxv me@here";
 
@@ -11,11 +12,6 @@ fn file(machine: &Machine, name: &str, text: &str) -> String {
     let path = machine.dir().join(name);
     fs::write(&path, text).expect("the machine's folder can be written");
     path.display().to_string()
-}
-
-fn run(program: &str, args: &[&str]) {
-    let done = Command::new(program).args(args).output().expect("it is installed");
-    assert!(done.status.success(), "{program} {args:?}: {done:?}");
 }
 
 /// Path of a file with the disk of `hello` in a format.

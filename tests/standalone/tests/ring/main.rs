@@ -28,3 +28,10 @@ mod storage;
 mod transfer;
 mod transfer_tasks;
 mod vm_changes;
+
+use std::process::Command;
+
+/// Runs a program of this machine, which is to succeed.
+fn run(program: &str, args: &[&str]) {
+    pvc_standalone_tests::run(Command::new(program).args(args), "").ok();
+}

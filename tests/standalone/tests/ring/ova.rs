@@ -6,12 +6,9 @@ use std::process::Command;
 use pvc_standalone_tests::{Machine, eventually, exit, hello_image, repository};
 use pvc_testkit::ova::ovf;
 
-const MIB: u64 = 1 << 20;
+use crate::run;
 
-fn run(program: &str, args: &[&str]) {
-    let done = Command::new(program).args(args).output().expect("it is installed");
-    assert!(done.status.success(), "{program} {args:?}: {done:?}");
-}
+const MIB: u64 = 1 << 20;
 
 /// A machine with a script for OVAs.
 fn machine() -> Machine {

@@ -6,10 +6,7 @@ use std::process::Command;
 
 use pvc_standalone_tests::{Machine, Output, eventually};
 
-fn run(program: &str, args: &[&str]) {
-    let done = Command::new(program).args(args).output().expect("it is installed");
-    assert!(done.status.success(), "{program} {args:?}: {done:?}");
-}
+use crate::run;
 
 /// A machine with the volume `vms/data` of 10 MiB.
 fn machine() -> Machine {
