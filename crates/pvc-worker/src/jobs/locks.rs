@@ -101,7 +101,7 @@ impl Kind for FlushLocks {
         let mut freed = 0;
         for lock in &locks {
             seen.check_not_silent()?;
-            let by = Breaker::Operator { vm: &seen.vm, runs_on: seen.runs_on.as_ref() };
+            let by = Breaker::Operator { vm: &seen.vm, runs_on: seen.runs_on() };
             match may_break(&seen.view, &lock.address, &by) {
                 Verdict::Break => context.tools.storage.break_lock(&step.volume, lock).await?,
                 Verdict::Keep(kept) => return Err(FlushRefusal::kept(&seen.vm, kept).into()),
@@ -136,8 +136,7 @@ impl FlushLocks {
         let vm = find(&self.vm, &view).map_err(FlushRefusal::from)?.clone();
         // A guest that was told to stop a moment ago still writes.
         let is_here = tools.hypervisor.guests().await?.contains_key(&vm.uuid);
-        let here = tools.node.clone();
-        Ok(Seen { view, vm, runs_on: is_here.then(|| here.clone()), here })
+        Ok(Seen { view, vm, here: tools.node.clone(), is_here })
     }
 }
 
@@ -147,13 +146,18 @@ struct Seen {
     vm: Arc<VmRecord>,
     /// Name of this node.
     here: NodeName,
-    /// Name of this node, if the guest is here.
-    runs_on: Option<NodeName>,
+    /// Whether the hypervisor of this node has the guest.
+    is_here: bool,
 }
 
 impl Seen {
+    /// Name of this node, if the guest is here.
+    fn runs_on(&self) -> Option<&NodeName> {
+        self.is_here.then_some(&self.here)
+    }
+
     fn may_flush(&self, moment: Moment) -> Result<(), FlushRefusal> {
-        may_flush(&self.view, &self.vm, self.runs_on.as_ref(), moment)
+        may_flush(&self.view, &self.vm, self.runs_on(), moment)
             .map_err(|kept| FlushRefusal::kept(&self.vm, kept))
     }
 
