@@ -295,7 +295,7 @@ impl Client {
             return Ok(None);
         }
         let answer = self.send(request.tried(), None)?;
-        match answer.status == StatusCode::NOT_FOUND && !answer.has_header(TRIED_MARK) {
+        match answer.status == StatusCode::NOT_FOUND && answer.header(TRIED_MARK).is_none() {
             true => Ok(None),
             false => answer.expect(StatusCode::OK).map(Some),
         }
@@ -697,15 +697,14 @@ impl Answer {
         matches!(self.status.as_u16(), 429 | 500 | 502 | 503 | 504)
     }
 
-    fn has_header(&self, wanted: &str) -> bool {
-        self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(wanted))
+    fn header(&self, wanted: &str) -> Option<&str> {
+        let is_it = |(name, _): &&(String, String)| name.eq_ignore_ascii_case(wanted);
+        self.headers.iter().find(is_it).map(|(_, value)| value.as_str())
     }
 
     /// The moment that the server says it is.
     fn date(&self) -> Option<u64> {
-        let is_date = |(name, _): &&(String, String)| name.eq_ignore_ascii_case("date");
-        let (_, date) = self.headers.iter().find(is_date)?;
-        let at = DateTimeParser::new().parse_timestamp(date).ok()?;
+        let at = DateTimeParser::new().parse_timestamp(self.header("date")?).ok()?;
         u64::try_from(at.as_second()).ok()
     }
 
