@@ -242,7 +242,7 @@ impl LinuxBlockDevices {
             // A device of that number may be another's by now.
             let is_ours = file.as_ref().is_none_or(|file| Path::new(&of) == file);
             if !of.is_empty() && is_ours {
-                self.detach_loop(volume, &target).await?;
+                self.detach_loop(volume, &target, &of).await?;
             }
             unlink(volume, &device)?;
         } else if target.is_some() && file.is_none() {
@@ -256,7 +256,8 @@ impl LinuxBlockDevices {
             let args = ["--list", "--noheadings", "--output=NAME", "--associated", &file];
             let others = self.exec_quietly("losetup", &args).await.unwrap_or_default();
             for other in others.lines().map(str::trim).filter(|name| !name.is_empty()) {
-                self.detach_loop(volume, other).await?;
+                let of = self.file_of_loop(other).await;
+                self.detach_loop(volume, other, &of).await?;
             }
         }
         if may_be_rbd {
@@ -269,10 +270,10 @@ impl LinuxBlockDevices {
         removed.map_err(io_error(volume, "unmapped"))
     }
 
-    /// Detaches a loop device. While somebody has it open, as a file system that is mounted, the
-    /// kernel says that it is done, and does it when the last of them closes it.
-    async fn detach_loop(&self, volume: &VolumeId, device: &str) -> Result<()> {
-        let file = self.file_of_loop(device).await;
+    /// Detaches a loop device, which is on `file`; that is empty if it is on none. While somebody
+    /// has it open, as a file system that is mounted, the kernel says that it is done, and does it
+    /// when the last of them closes it.
+    async fn detach_loop(&self, volume: &VolumeId, device: &str, file: &str) -> Result<()> {
         self.run(volume, "unmapped", "losetup", &["--detach", device]).await?;
         let until = Instant::now() + DETACHED;
         // A device of that number may be another's in the next moment.
