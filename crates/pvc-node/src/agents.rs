@@ -144,12 +144,11 @@ impl Unresponsive {
 mod tests {
     use std::net::IpAddr;
 
-    use pvc_embedded::EmbeddedTree;
     use pvc_ports::Ports;
-    use pvc_store::Store;
-    use pvc_testkit::{ScriptedHypervisor, SeededRandom, TokioClock, eventually, ports};
+    use pvc_testkit::{ScriptedHypervisor, eventually, ports};
 
     use crate::settings::tests::settings;
+    use crate::shared::tests::in_memory;
     use crate::shared::{GuestFacts, Guests};
 
     use super::*;
@@ -189,12 +188,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn guests_whose_agents_hang_do_not_keep_the_addresses_of_others_from_being_known() {
-        let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
-        let tree = EmbeddedTree::in_memory();
-        let store = Store::open(tree.connect(), clock.clone(), random.clone()).await.unwrap();
         let hypervisor = Arc::new(ScriptedHypervisor::new());
-        let ports = Ports { clock, random, hypervisor: hypervisor.clone(), ..ports() };
-        let shared = Arc::new(Shared::new(settings("hv1"), ports, store));
+        let ports = Ports { hypervisor: hypervisor.clone(), ..ports() };
+        let shared = in_memory(settings("hv1"), ports).await;
         let facts = GuestFacts { instance: 1, name: "web".to_owned(), live: None, console: None };
         let guests = (1..=61).map(Uuid::from_u128);
         let known = guests.clone().map(|uuid| (uuid, facts.clone())).collect();

@@ -320,15 +320,15 @@ mod tests {
 
     use std::convert::Infallible;
 
-    use pvc_embedded::EmbeddedTree;
     use pvc_model::NodeName;
     use pvc_model::vm::VmState;
     use pvc_ports::Ports;
-    use pvc_store::{Change, Changes, NewVm, Store, VmChange};
-    use pvc_testkit::{MemoryFiles, SeededRandom, TokioClock, ports};
+    use pvc_store::{Change, Changes, NewVm, VmChange};
+    use pvc_testkit::{MemoryFiles, ports};
 
     use crate::settings::NodeSettings;
     use crate::settings::tests::settings;
+    use crate::shared::tests::in_memory;
     use crate::shared::{GuestFacts, Guests};
 
     /// A node whose guests print, live and die as they are told.
@@ -368,14 +368,10 @@ mod tests {
 
     impl World {
         async fn new(vms: u128) -> World {
-            let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
-            let tree = EmbeddedTree::in_memory();
-            let store = Store::open(tree.connect(), clock.clone(), random.clone()).await.unwrap();
-            store.initialize(false).await.unwrap();
             let files = Arc::new(MemoryFiles::new());
-            let ports = Ports { clock, random, files: files.clone(), ..ports() };
+            let ports = Ports { files: files.clone(), ..ports() };
             let settings = NodeSettings { console_log_lines: 100, ..settings("hv1") };
-            let shared = Arc::new(Shared::new(settings, ports, store));
+            let shared = in_memory(settings, ports).await;
             let (consoles, vms) =
                 (Consoles::new(shared.clone()), (1..=vms).map(Uuid::from_u128).collect());
             let world = World { shared, files, consoles, vms };

@@ -236,19 +236,13 @@ impl Fencer {
 mod tests {
     use super::*;
 
-    use pvc_embedded::EmbeddedTree;
-    use pvc_ports::Ports;
-    use pvc_store::Store;
-    use pvc_testkit::{SeededRandom, TokioClock, ports};
+    use pvc_testkit::ports;
 
-    use crate::settings::tests;
+    use crate::settings::tests::settings;
+    use crate::shared::tests::in_memory;
 
     async fn fencer() -> Fencer {
-        let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
-        let tree = EmbeddedTree::in_memory().connect();
-        let store = Store::open(tree, clock.clone(), random.clone()).await.unwrap();
-        let ports = Ports { clock, random, ..ports() };
-        Fencer::new(Arc::new(Shared::new(tests::settings("hv1"), ports, store)))
+        Fencer::new(in_memory(settings("hv1"), ports()).await)
     }
 
     #[tokio::test(start_paused = true)]

@@ -557,18 +557,14 @@ mod tests {
 
     use std::sync::atomic::AtomicUsize;
 
-    use pvc_embedded::EmbeddedTree;
     use pvc_model::primary::handover::Duty;
-    use pvc_testkit::{SeededRandom, TokioClock, ports};
+    use pvc_testkit::ports;
+
+    use crate::settings::tests::settings;
+    use crate::shared::tests::in_memory;
 
     async fn shared() -> Arc<Shared> {
-        let clock = Arc::new(TokioClock::new());
-        let random = Arc::new(SeededRandom::new(1));
-        let tree = EmbeddedTree::in_memory();
-        let store = Store::open(tree.connect(), clock.clone(), random.clone()).await.unwrap();
-        store.initialize(false).await.unwrap();
-        let ports = Ports { clock, random, ..ports() };
-        Arc::new(Shared::new(crate::settings::tests::settings("hv1"), ports, store))
+        in_memory(settings("hv1"), ports()).await
     }
 
     #[tokio::test(start_paused = true)]

@@ -211,3 +211,21 @@ pub(crate) fn id_of(session: SessionState) -> Option<i64> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    use pvc_embedded::EmbeddedTree;
+    use pvc_testkit::{SeededRandom, TokioClock};
+
+    /// State of a node on a tree of its own in memory, with Tokio's clock beside `others`.
+    pub(crate) async fn in_memory(settings: NodeSettings, others: Ports) -> Arc<Shared> {
+        let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+        let tree = EmbeddedTree::in_memory();
+        let store = Store::open(tree.connect(), clock.clone(), random.clone()).await.unwrap();
+        store.initialize(false).await.unwrap();
+        let ports = Ports { clock, random, ..others };
+        Arc::new(Shared::new(settings, ports, store))
+    }
+}
