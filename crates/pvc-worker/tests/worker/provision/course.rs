@@ -2,6 +2,15 @@
 
 use super::*;
 
+/// Asserts that the log has these lines, in this order.
+#[track_caller]
+fn assert_logged(log: &[String], lines: &[&str]) {
+    let mut rest = log.iter();
+    for line in lines {
+        assert!(rest.any(|known| known == line), "`{line}` in {log:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_has_gone_since_a_vm_was_asked_for_is_refused_before_its_script_begins() {
     for (gone, said) in [
@@ -32,4 +41,38 @@ async fn what_has_gone_since_a_vm_was_asked_for_is_refused_before_its_script_beg
         assert_eq!(world.scripts.answers(), [], "{gone}: no script has begun");
         world.assert_nothing_left(gone).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_says_in_which_of_its_eleven_stages_it_is() {
+    for (stage, method) in (4..).zip(["setup", "create", "prepare", "install", "cleanup"]) {
+        let world = World::new(Case::Provision).await;
+        world.scripts.set(method, [ScriptAct::Hang]);
+        world.healthy_worker("hv1").await;
+        world.until(async || world.progress().current == stage).await;
+        let progress = world.progress();
+        assert_eq!(progress.total, 11);
+        assert_eq!(progress.status, format!("running the script's {method}()"));
+        world.cancel().await;
+        assert_eq!(world.end().await.state, JobState::Cancelled, "{method}");
+        world.assert_nothing_left(method).await;
+    }
+    let world = World::new(Case::Provision).await;
+    world.healthy_worker("hv1").await;
+    let end = world.end().await;
+    assert_eq!((end.state, end.current, end.total), (JobState::Succeeded, 11, 11));
+    let stages = [
+        "collecting the configuration of the VM",
+        "checking the configuration against the cluster",
+        "loading the script and preparing its root directory",
+        "running the script's setup()",
+        "running the script's create()",
+        "VM \"new\" is defined, and assigned to node hv1",
+        "running the script's prepare()",
+        "running the script's install()",
+        "running the script's cleanup()",
+        "removing the script's root directory and devices",
+        "completing VM \"new\"",
+    ];
+    assert_logged(&end.log, &stages);
 }
