@@ -1,5 +1,7 @@
 //! Course of a task that makes a VM: what it checks once more, its stages, its log and its end.
 
+use pvc_ports::ScriptLevel;
+
 use super::*;
 
 /// Asserts that the log has these lines, in this order.
@@ -75,4 +77,36 @@ async fn a_task_says_in_which_of_its_eleven_stages_it_is() {
         "completing VM \"new\"",
     ];
     assert_logged(&end.log, &stages);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_script_says_and_prints_is_in_the_log_of_its_task_in_its_order() {
+    let world = World::new(Case::Provision).await;
+    world.scripts.set_missing_limits("its memory has no limit");
+    let says = |level, text: &str| {
+        let text = text.to_owned();
+        ScriptAct::Send(ScriptMessage::Log { level, text })
+    };
+    let prints = |line: &str| ScriptAct::Send(ScriptMessage::Wrote(line.to_owned()));
+    let acts = [
+        says(ScriptLevel::Info, "said"),
+        prints("printed"),
+        says(ScriptLevel::Warning, "odd"),
+        prints("of a command"),
+        says(ScriptLevel::Error, "bad"),
+        done(Value::Null),
+    ];
+    world.scripts.set("setup", acts);
+    world.healthy_worker("hv1").await;
+    let end = world.end().await;
+    assert_eq!(end.state, JobState::Succeeded, "{end:?}");
+    let lines = [
+        "warning: its memory has no limit",
+        "said",
+        "printed",
+        "warning: odd",
+        "of a command",
+        "error: bad",
+    ];
+    assert_logged(&end.log, &lines);
 }
