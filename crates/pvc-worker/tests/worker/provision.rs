@@ -47,6 +47,7 @@ pub struct OneProfile {
     reads: AtomicUsize,
     failing: Mutex<Range<usize>>,
     is_unnamed: AtomicBool,
+    is_unlimited: AtomicBool,
 }
 
 impl OneProfile {
@@ -58,6 +59,11 @@ impl OneProfile {
     /// Has the workers that are started from now on have no database.
     fn unname(&self) {
         self.is_unnamed.store(true, Ordering::Relaxed);
+    }
+
+    /// Has the template let its VMs run on every node.
+    fn unlimit(&self) {
+        self.is_unlimited.store(true, Ordering::Relaxed);
     }
 
     fn read(&self) -> Result<(), ProvisionerError> {
@@ -75,6 +81,7 @@ impl Profiles for OneProfile {
     async fn catalog(&self) -> Result<Catalog, ProvisionerError> {
         self.read()?;
         let text = str::to_owned;
+        let is_unlimited = self.is_unlimited.load(Ordering::Relaxed);
         let disk = TemplateDisk {
             id: 1,
             pool: text("vms"),
@@ -88,7 +95,7 @@ impl Profiles for OneProfile {
                 id: 1,
                 vcpus: 1,
                 vram_mib: 512,
-                node_limit: Some(text("hv1")),
+                node_limit: (!is_unlimited).then(|| text("hv1")),
                 node_selector: Some(text("load")),
                 ..Default::default()
             }],
@@ -167,7 +174,12 @@ pub fn tools(
 
 /// Has the node of the tests run.
 pub fn ready(changes: &mut Changes) {
-    let name = || NodeName::new("hv1");
+    runs(changes, "hv1");
+}
+
+/// Has a node run.
+fn runs(changes: &mut Changes, node: &str) {
+    let name = || NodeName::new(node);
     changes.push(Change::Node(name(), NodeChange::Daemon(DaemonState::Run)));
     changes.push(Change::Node(name(), NodeChange::Domain(DomainState::Ready)));
 }

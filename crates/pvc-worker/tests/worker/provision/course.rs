@@ -1,8 +1,10 @@
 //! Course of a task that makes a VM: what it checks once more, its stages, its log and its end.
 
 use pvc_ports::ScriptLevel;
+use pvc_store::NewNode;
 
 use super::*;
+use crate::crashes::hv1;
 
 /// Asserts that the log has these lines, in this order.
 #[track_caller]
@@ -109,4 +111,25 @@ async fn what_a_script_says_and_prints_is_in_the_log_of_its_task_in_its_order() 
         "error: bad",
     ];
     assert_logged(&end.log, &lines);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_vm_goes_to_the_node_that_the_selector_of_its_template_prefers() {
+    for (load_of_hv1, load_of_hv2, best) in [(0.5, 2.0, "hv1"), (2.0, 0.5, "hv2")] {
+        let world = World::new(Case::Provision).await;
+        world.profiles.unlimit();
+        let hv2 = || NewNode { name: NodeName::new("hv2"), ..hv1() };
+        world.write(|changes| _ = changes.push(Change::AddNode(Box::new(hv2())))).await;
+        world.write(|changes| runs(changes, "hv2")).await;
+        let loads = [("hv1", load_of_hv1), ("hv2", load_of_hv2)];
+        let reports = loads.map(|(node, load)| figures_of(node, 8192, load));
+        world.store.report(reports.into()).await.expect("the tree is open");
+        world.healthy_worker("hv1").await;
+        let end = world.end().await;
+        assert_eq!(end.state, JobState::Succeeded, "{end:?}");
+        let view = world.store.fresh().await.expect("the tree is open");
+        let vm = view.vm("new").expect("it was made");
+        assert_eq!(vm.node, Some(NodeName::new(best)));
+        assert!(vm.node_limit.is_empty(), "{:?}", vm.node_limit);
+    }
 }
