@@ -1,10 +1,37 @@
 //! Course of a task that makes a VM: what it checks once more, its stages, its log and its end.
 
+use pvc_model::job::JobSpec;
 use pvc_ports::ScriptLevel;
 use pvc_store::NewNode;
 
 use super::*;
 use crate::crashes::hv1;
+
+impl World {
+    /// A job whose VM is not to be recorded.
+    async fn defining_nothing() -> World {
+        let world = World::new(Case::Provision).await;
+        let usual = || world.job.clone();
+        world.write(|changes| _ = changes.push(Change::RemoveJob(usual()))).await;
+        let spec = || JobSpec {
+            id: world.job.clone(),
+            work: JobWork::Provision(Box::new(Provision { define: false, ..wanted() })),
+            node: "hv1".into(),
+            run_on: "hv1".into(),
+            submitter: "tests".into(),
+            submitted_at: 1,
+        };
+        world.write(|changes| _ = changes.push(Change::SubmitJob(spec()))).await;
+        world
+    }
+
+    /// Asserts that both volumes of the script are there.
+    async fn assert_both_volumes(&self) {
+        for volume in VOLUMES {
+            assert!(self.storage.volume(&id(volume)).await.is_ok(), "{volume}");
+        }
+    }
+}
 
 /// Asserts that the log has these lines, in this order.
 #[track_caller]
@@ -132,4 +159,26 @@ async fn a_new_vm_goes_to_the_node_that_the_selector_of_its_template_prefers() {
         assert_eq!(vm.node, Some(NodeName::new(best)));
         assert!(vm.node_limit.is_empty(), "{:?}", vm.node_limit);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_script_whose_vm_is_not_to_be_defined_makes_volumes_and_no_vm() {
+    let world = World::defining_nothing().await;
+    world.healthy_worker("hv1").await;
+    let end = world.end().await;
+    assert_eq!(end.state, JobState::Succeeded, "{end:?}");
+    assert_eq!(end.status, "the script of profile \"small\" has run; no VM is defined");
+    let view = world.store.fresh().await.expect("the tree is open");
+    assert!(view.vm("new").is_none());
+    world.assert_both_volumes().await;
+    assert_eq!((world.scripts.running(), world.devices.mapped()), (0, vec![]));
+
+    let world = World::defining_nothing().await;
+    world.scripts.set("install", [ScriptAct::Hang]);
+    world.healthy_worker("hv1").await;
+    world.until(async || world.progress().current == 7).await;
+    world.assert_both_volumes().await;
+    world.cancel().await;
+    assert_eq!(world.end().await.state, JobState::Cancelled);
+    world.assert_nothing_left("cancelled").await;
 }
