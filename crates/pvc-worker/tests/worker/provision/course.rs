@@ -182,3 +182,35 @@ async fn a_script_whose_vm_is_not_to_be_defined_makes_volumes_and_no_vm() {
     assert_eq!(world.end().await.state, JobState::Cancelled);
     world.assert_nothing_left("cancelled").await;
 }
+
+/// A script may make a volume by a program such as `rbd`, and have it recorded (`zk_only`).
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_a_script_has_made_by_itself_is_recorded_and_not_taken_back() {
+    let by_hand = id("vms/byhand");
+    let lasts = [(done(Value::Null), JobState::Succeeded), (failed(), JobState::Failed)];
+    for (last, expected) in lasts {
+        let world = World::new(Case::Provision).await;
+        world.storage.insert("vms/byhand");
+        let add = |name: &str| {
+            let arguments = json!({"pool": "vms", "name": name, "size": "1G", "zk_only": true});
+            call("ceph.add_volume", arguments)
+        };
+        world.scripts.set("setup", [add("byhand"), add("absent"), done(Value::Null)]);
+        world.scripts.set("install", [last]);
+        world.healthy_worker("hv1").await;
+        let end = world.end().await;
+        assert_eq!(end.state, expected, "{end:?}");
+        let answers = world.scripts.answers();
+        let is_done = |answer: &ScriptOrder| match answer {
+            ScriptOrder::Returned(value) => Some(value[0] == true),
+            _ => None,
+        };
+        let of_setup: Vec<bool> = answers.iter().filter_map(is_done).take(2).collect();
+        assert_eq!(of_setup, [true, false], "{answers:?}");
+        world.assert_nothing_left("but what is the script's own").await;
+        let view = world.store.fresh().await.expect("the tree is open");
+        assert!(view.volumes.contains_key(&by_hand), "{end:?}");
+        assert!(!view.volumes.contains_key(&id("vms/absent")), "{end:?}");
+        assert!(world.storage.volume(&by_hand).await.is_ok(), "{end:?}");
+    }
+}
