@@ -138,8 +138,9 @@ fn a_vm_of_an_image_on_ceph_runs_from_a_clone_and_survives_its_node() {
     lab.on("pvchv1", convert).ok();
     lab.pvc_on("pvchv1", &["image", "add", "hello", "/root/hello.qcow2", "-p", "vms"]).ok();
     line(&lab, "image info hello").says(&["hello", "vms"]);
-    lab.on("pvchv1", &format!("echo '{KEY}' >/root/made1.pub")).ok();
     let node = lab.witness(&lab.primary());
+    what_is_installed_from_is_a_clone(&lab, node);
+    lab.on("pvchv1", &format!("echo '{KEY}' >/root/made1.pub")).ok();
     let made = format!(
         "vm create made1 --image hello --memory 192 --disk 48M --ssh-key /root/made1.pub \
          --target {node} --start --wait"
@@ -161,6 +162,29 @@ fn a_vm_of_an_image_on_ceph_runs_from_a_clone_and_survives_its_node() {
     purge(&lab, &there, &["made1_sda", "made1_cidata"]);
     lab.pvc_on(&there, &["image", "remove", "hello", "-y"]).ok();
     lab.does(&["power", node, "on"]).ok();
+}
+
+/// Makes a VM with an empty disk, whose CD is a clone of the image that its file becomes, and
+/// removes all of it. The guest finds no system: what an installer does is shown on one machine.
+fn what_is_installed_from_is_a_clone(lab: &Lab, node: &str) {
+    let volumes = ["inst1_sda", "inst1_iso"];
+    // Left there, if this story has failed in this lab.
+    purge(lab, "pvchv1", &volumes);
+    line(lab, "image remove cd -y --purge");
+    lab.on("pvchv1", "cp /var/lib/pvc-lab/hello.img /root/cd.iso").ok();
+    let made = format!(
+        "vm create inst1 --from-iso /root/cd.iso --disk 16M --memory 128 --target {node} --start \
+         --wait"
+    );
+    line(lab, &made)
+        .says(&["Added image \"cd\" to pool \"vms\".", "Its screen is VNC at 127.0.0.1:"]);
+    assert_eq!(lab.running_on("inst1"), [node], "the command has waited until it runs");
+    lab.on("pvchv1", "rbd info vms/inst1_iso").says(&["parent: vms/"]);
+    let disk = lab.on("pvchv1", "rbd info vms/inst1_sda");
+    assert!(!disk.says(&["size 16 MiB"]).contains("parent: "), "it is empty: {disk}");
+    goes_with_its_volumes(lab, node, "inst1");
+    purge(lab, "pvchv1", &volumes);
+    line(lab, "image remove cd -y --purge").ok();
 }
 
 #[test]
