@@ -208,6 +208,31 @@ mod tests {
     }
 
     #[test]
+    fn a_new_definition_has_virtio_a_serial_log_the_agents_channel_and_a_private_screen() {
+        let (disks, nics) = (disks(), [nic("52:54:00:11:22:33")]);
+        for machine in [Machine::Q35, Machine::Pc] {
+            let new = NewDomain { machine, ..new(&disks, &nics) };
+            let xml = new_domain(&new).expect("it can be written");
+            for part in [
+                "<controller type='scsi' index='0' model='virtio-scsi'/>",
+                "<rng model='virtio'>",
+                "<channel type='unix'>",
+                "<target type='virtio' name='org.qemu.guest_agent.0'/>",
+                "<serial type='pty'>",
+                "<log file='/var/log/libvirt/web1.log' append='on'/>",
+            ] {
+                assert!(xml.contains(part), "{part} in {xml}");
+            }
+            let found = summary(&xml).expect("it can be read");
+            let buses: Vec<&str> = found.disks.iter().map(|disk| disk.bus.as_str()).collect();
+            assert_eq!(buses, ["scsi", "scsi"], "behind virtio-scsi");
+            assert_eq!(found.nics[0].model, "virtio");
+            assert_eq!(found.console_log.as_deref(), Some("/var/log/libvirt/web1.log"));
+            assert_eq!(found.vnc, Some(("127.0.0.1".to_owned(), None)), "a port of its own");
+        }
+    }
+
+    #[test]
     fn keys_for_ssh_are_read_from_a_new_definition_as_they_were_given() {
         let digits = "AAAAC3NzaC1lZDI1NTE5AAAAIA";
         let read = |text: &str| SshKey::read(None, text).expect("a key");

@@ -39,6 +39,7 @@ struct Inner {
     written: Option<fn(&ScriptJob) -> ScriptActs>,
     answers: Vec<ScriptOrder>,
     running: usize,
+    missing_limits: Option<String>,
     gate: Option<Arc<Gate>>,
 }
 
@@ -70,6 +71,11 @@ impl ScriptedScripts {
     /// Sets the gate that a start passes, before it has an effect and before it returns.
     pub fn set_gate(&self, gate: Arc<Gate>) {
         self.with(|inner| inner.gate = Some(gate));
+    }
+
+    /// Sets what the processes that are started from now on say of limits that they do not have.
+    pub fn set_missing_limits(&self, said: &str) {
+        self.with(|inner| inner.missing_limits = Some(said.to_owned()));
     }
 
     /// Number of processes.
@@ -189,7 +195,7 @@ impl ScriptProcess for ScriptedScript {
     }
 
     fn missing_limits(&self) -> Option<String> {
-        None
+        self.scripts.with(|inner| inner.missing_limits.clone())
     }
 
     async fn kill(self: Box<Self>) -> Result<(), ScriptsError> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pvc_contracts::postgres_server::{PostgresServer, USER};
 use pvc_database::{PostgresDatabase, PostgresOptions};
-use pvc_model::provisioner::{Change, Class};
+use pvc_model::provisioner::{Catalog, Change, Class, Recipe, RecipeDisks};
 use pvc_ports::{Database, DatabaseError, SqlValue};
 use pvc_provisioner::schema::{HEAD, REVISIONS};
 use pvc_provisioner::{Mode, Provisioner, ProvisionerError};
@@ -139,6 +139,18 @@ fn rows_at(revision: usize) -> Vec<String> {
          userdata, script, arguments) VALUES ('old', {}1, 1, 1, 1, 1, 'a=b|c=d')",
         kind.0, kind.1
     ));
+    if revision >= 1 {
+        let of_ova = [
+            "INSERT INTO ova (name, ovf) VALUES ('box', '<Envelope/>')",
+            "INSERT INTO ova_volume (ova, pool, volume_name, volume_format, disk_id, \
+             disk_size_gb) VALUES (1, 'vms', 'ova_box_sda', 'vmdk', 'sda', 20)",
+            "INSERT INTO system_template (name, vcpu_count, vram_mb, serial, vnc, node_autostart, \
+             ova) VALUES ('box', 2, 512, true, false, false, 1)",
+            "INSERT INTO profile (name, profile_type, system_template, script, ova, arguments) \
+             VALUES ('box', 'ova', 2, 1, 1, '')",
+        ];
+        rows.extend(of_ova.map(str::to_owned));
+    }
     if revision >= 2 {
         rows.push("INSERT INTO storage_benchmarks (job, result) VALUES ('old', '{}')".to_owned());
     }
@@ -215,7 +227,14 @@ async fn a_database_at_any_revision_is_taken_over_with_what_is_in_it() {
         let profile = &kept.profiles[0];
         assert_eq!(profile.source, "provisioner", "{name}");
         assert_eq!(profile.arguments, ["a=b", "c=d"], "{name}");
+        let ovas = usize::from(place >= 1);
+        assert_eq!((kept.ovas.len(), kept.profiles.len()), (ovas, 1 + ovas), "{name}");
         let provisioner = Provisioner::new(database);
+        if ovas == 1 {
+            has_the_packed_image(&kept, name);
+            let ovf = provisioner.texts(Class::Ova, Some("box")).await.unwrap();
+            assert_eq!(ovf[0].text, "<Envelope/>", "{name}");
+        }
         let userdata = provisioner.userdata_of("old").await.unwrap();
         assert_eq!(userdata.as_deref(), Some("#cloud-config"), "{name}");
         let benchmarks = provisioner.former_benchmarks(None).await.unwrap();
@@ -232,6 +251,20 @@ async fn a_database_at_any_revision_is_taken_over_with_what_is_in_it() {
     }
 }
 
+/// Checks that VMs of the OVA are made of the image as it was packed, as PVC 1.0.3 has kept it.
+fn has_the_packed_image(kept: &Catalog, at: &str) {
+    let recipe = Recipe::find(kept, "box", &[]).unwrap();
+    assert_eq!(recipe.ova, Some((1, "box".to_owned())), "{at}");
+    assert_eq!((recipe.system.vcpus, recipe.system.ova), (2, Some(1)), "{at}");
+    assert_eq!((recipe.nets.1.len(), recipe.script.as_str()), (0, "old"), "{at}");
+    let RecipeDisks::Ova(volumes) = &recipe.disks else { panic!("{at}: {:?}", recipe.disks) };
+    let volumes: Vec<_> = volumes
+        .iter()
+        .map(|one| (one.disk_id.as_str(), one.volume.as_str(), one.format.as_str(), one.size_gib))
+        .collect();
+    assert_eq!(volumes, [("sda", "ova_box_sda", "vmdk", 20)], "{at}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_taken_over_is_not_touched() {
     let server = Server::start();
@@ -240,7 +273,7 @@ async fn what_cannot_be_taken_over_is_not_touched() {
     run(&*unknown, words("UPDATE alembic_version SET version_num = 'ffffffffffff'")).await;
     let halves = server.database("halves");
     fill(&*halves, 5).await;
-    run(&*halves, words("UPDATE profile SET script = NULL")).await;
+    run(&*halves, words("UPDATE profile SET script = NULL WHERE name = 'old'")).await;
     let unnoted = server.database("unnoted");
     fill(&*unnoted, 7).await;
     run(&*unnoted, words("DELETE FROM alembic_version")).await;

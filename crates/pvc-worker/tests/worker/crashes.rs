@@ -925,6 +925,55 @@ async fn a_volume_that_is_called_as_the_disk_of_a_new_vm_meanwhile_is_left_alone
     assert!(ends.contains(&JobState::Failed) && ends.contains(&JobState::Succeeded), "{ends:?}");
 }
 
+/// Somebody records a VM of the same name in the middle of it, as an API of PVC 1.0.3 does, which
+/// knows no tasks: it is theirs, and stays.
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_is_called_as_a_new_one_meanwhile_is_left_alone() {
+    let other = Uuid::from_u128(8);
+    let theirs = || {
+        let xml = xml().replace("vms/web1", "vms/theirs").replace("<name>web1", "<name>new");
+        let xml = xml.replace(&UUID.to_string(), &other.to_string());
+        let volumes = vec![id("vms/theirs_sda"), id("vms/theirs_sdb")];
+        NewVm { uuid: other, name: "new".into(), xml, volumes, ..web1() }
+    };
+    for (case, step) in [(Case::Create, 1), (Case::Install, 2), (Case::Provision, 1)] {
+        let (mut refused, mut recorded) = (0, 0);
+        at_each_call!(call, step, {
+            let world = World::new(case).await;
+            let worker = world.worker("hv1", call).await;
+            let stops = world.stops(&worker).await;
+            world.look_freely();
+            let view = world.store.fresh().await.expect("the tree is open");
+            let is_free = view.vm("new").is_none();
+            if is_free {
+                world.write(|changes| _ = changes.push(Change::DefineVm(Box::new(theirs())))).await;
+            }
+            worker.gate.open();
+            let end = world.end().await;
+            let at = format!("{case:?} at call {call}: {end:?}");
+            world.assert_whole(&at).await;
+            if is_free {
+                let view = world.store.fresh().await.expect("the tree is open");
+                let vm = &view.vms[&other];
+                assert_eq!((vm.name.as_str(), &vm.state), ("new", &VmState::Stop), "{at}");
+                match end.state {
+                    JobState::Failed => {
+                        assert!(end.status.contains("a VM called `new` exists already"), "{at}");
+                        refused += 1;
+                    }
+                    _ => recorded += 1,
+                }
+            } else {
+                assert_eq!(end.state, JobState::Succeeded, "{at}");
+            }
+            stops
+        });
+        // Who knows no tasks leaves no mark that a write could look for: between the look at the
+        // names and the write, two VMs get the name, and each has its own disks.
+        assert!(refused > 2 && recorded <= 2, "{case:?}: {refused} and {recorded}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_new_vm_that_somebody_starts_before_it_is_whole_is_theirs_with_its_disks() {
     for (case, step) in [(Case::Create, 2), (Case::Provision, 1)] {

@@ -1,5 +1,6 @@
 //! VMs that are made by scripts, which fail, hang, end or lose their worker at each of its calls.
 
+mod course;
 mod mapped;
 mod other_vms;
 
@@ -46,6 +47,7 @@ pub struct OneProfile {
     reads: AtomicUsize,
     failing: Mutex<Range<usize>>,
     is_unnamed: AtomicBool,
+    is_unlimited: AtomicBool,
 }
 
 impl OneProfile {
@@ -57,6 +59,11 @@ impl OneProfile {
     /// Has the workers that are started from now on have no database.
     fn unname(&self) {
         self.is_unnamed.store(true, Ordering::Relaxed);
+    }
+
+    /// Has the template let its VMs run on every node.
+    fn unlimit(&self) {
+        self.is_unlimited.store(true, Ordering::Relaxed);
     }
 
     fn read(&self) -> Result<(), ProvisionerError> {
@@ -74,6 +81,7 @@ impl Profiles for OneProfile {
     async fn catalog(&self) -> Result<Catalog, ProvisionerError> {
         self.read()?;
         let text = str::to_owned;
+        let is_unlimited = self.is_unlimited.load(Ordering::Relaxed);
         let disk = TemplateDisk {
             id: 1,
             pool: text("vms"),
@@ -86,8 +94,8 @@ impl Profiles for OneProfile {
             system_templates: vec![SystemTemplate {
                 id: 1,
                 vcpus: 1,
-                vram_mib: 0,
-                node_limit: Some(text("hv1")),
+                vram_mib: 512,
+                node_limit: (!is_unlimited).then(|| text("hv1")),
                 node_selector: Some(text("load")),
                 ..Default::default()
             }],
@@ -166,16 +174,27 @@ pub fn tools(
 
 /// Has the node of the tests run.
 pub fn ready(changes: &mut Changes) {
-    let name = || NodeName::new("hv1");
+    runs(changes, "hv1");
+}
+
+/// Has a node run.
+fn runs(changes: &mut Changes, node: &str) {
+    let name = || NodeName::new(node);
     changes.push(Change::Node(name(), NodeChange::Daemon(DaemonState::Run)));
     changes.push(Change::Node(name(), NodeChange::Domain(DomainState::Ready)));
 }
 
 /// Memory that it has for VMs.
 pub fn figures() -> Report {
+    figures_of("hv1", 8192, 0.0)
+}
+
+/// Figures of a node with so much memory free, and this load.
+fn figures_of(node: &str, memory_free_mib: u64, load: f64) -> Report {
+    let total = 8192;
     let figures =
-        NodeFigures { memory_total_mib: 8192, memory_free_mib: 8192, ..NodeFigures::default() };
-    Report::Figures(NodeName::new("hv1"), figures)
+        NodeFigures { memory_total_mib: total, memory_free_mib, load, ..NodeFigures::default() };
+    Report::Figures(NodeName::new(node), figures)
 }
 
 fn new_xml() -> String {

@@ -1,9 +1,10 @@
-//! VMs of images and of profiles, on Ceph, and a worker whose node dies while it makes one.
+//! VMs of images, of profiles and of OVAs on Ceph, and a worker whose node dies while it makes one.
 
 use std::fs;
 
 use pvc_lab_tests::{Lab, NODES};
 use pvc_standalone_tests::{Output, eventually, repository};
+use pvc_testkit::ova::ovf;
 
 pub(crate) const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGhlbGxv me@here";
 
@@ -133,8 +134,9 @@ fn a_vm_of_an_image_on_ceph_runs_from_a_clone_and_survives_its_node() {
     lab.on("pvchv1", convert).ok();
     lab.pvc_on("pvchv1", &["image", "add", "hello", "/root/hello.qcow2", "-p", "vms"]).ok();
     line(&lab, "image info hello").says(&["hello", "vms"]);
-    lab.on("pvchv1", &format!("echo '{KEY}' >/root/made1.pub")).ok();
     let node = lab.witness(&lab.primary());
+    what_is_installed_from_is_a_clone(&lab, node);
+    lab.on("pvchv1", &format!("echo '{KEY}' >/root/made1.pub")).ok();
     let made = format!(
         "vm create made1 --image hello --memory 192 --disk 48M --ssh-key /root/made1.pub \
          --target {node} --start --wait"
@@ -156,6 +158,29 @@ fn a_vm_of_an_image_on_ceph_runs_from_a_clone_and_survives_its_node() {
     purge(&lab, &there, &["made1_sda", "made1_cidata"]);
     lab.pvc_on(&there, &["image", "remove", "hello", "-y"]).ok();
     lab.does(&["power", node, "on"]).ok();
+}
+
+/// Makes a VM with an empty disk, whose CD is a clone of the image that its file becomes, and
+/// removes all of it. The guest finds no system: what an installer does is shown on one machine.
+fn what_is_installed_from_is_a_clone(lab: &Lab, node: &str) {
+    let volumes = ["inst1_sda", "inst1_iso"];
+    // Left there, if this story has failed in this lab.
+    purge(lab, "pvchv1", &volumes);
+    line(lab, "image remove cd -y --purge");
+    lab.on("pvchv1", "cp /var/lib/pvc-lab/hello.img /root/cd.iso").ok();
+    let made = format!(
+        "vm create inst1 --from-iso /root/cd.iso --disk 16M --memory 128 --target {node} --start \
+         --wait"
+    );
+    line(lab, &made)
+        .says(&["Added image \"cd\" to pool \"vms\".", "Its screen is VNC at 127.0.0.1:"]);
+    assert_eq!(lab.running_on("inst1"), [node], "the command has waited until it runs");
+    lab.on("pvchv1", "rbd info vms/inst1_iso").says(&["parent: vms/"]);
+    let disk = lab.on("pvchv1", "rbd info vms/inst1_sda");
+    assert!(!disk.says(&["size 16 MiB"]).contains("parent: "), "it is empty: {disk}");
+    goes_with_its_volumes(lab, node, "inst1");
+    purge(lab, "pvchv1", &volumes);
+    line(lab, "image remove cd -y --purge").ok();
 }
 
 #[test]
@@ -219,4 +244,83 @@ fn what_a_script_has_made_is_taken_back_by_another_worker_if_its_node_dies() {
         if made.code == 0 { Ok(()) } else { Err(made.to_string()) }
     });
     goes_with_its_volumes(&lab, other, "made3");
+}
+
+/// The script for OVAs, as PVC's packages bring it.
+const OVA_SCRIPT: &str = "/usr/share/pvc/provisioner/examples/script/2-ova.py";
+
+/// The volumes of the story, as they are called in the trash, too.
+const OF_OVA: [&str; 2] = ["box1_sda", "ova_hello_sda"];
+
+/// Packs the guest's image as an OVA, as VMware and VirtualBox export it, and its first half beside
+/// it.
+fn an_ova_is_packed(lab: &Lab) {
+    let image = "/var/lib/pvc-lab/hello.img";
+    let size = lab.on("pvchv1", &format!("stat -Lc %s {image}"));
+    let capacity: u64 = size.ok().trim().parse().expect("it is a number of bytes");
+    let pack = format!(
+        "rm -rf /root/ova && mkdir /root/ova && cd /root/ova && cat >hello.ovf && \
+         qemu-img convert -f raw -O vmdk -o subformat=streamOptimized {image} hello.vmdk && \
+         tar --format=ustar -cf hello.ova hello.ovf hello.vmdk && \
+         head -c $(($(stat -c %s hello.ova) / 2)) hello.ova >cut.ova"
+    );
+    let description = ovf(&[("hello.vmdk", capacity)], &[]);
+    lab.does_with(&["exec", "pvchv1", "--", "bash", "-c", &pack], &description).ok();
+}
+
+#[test]
+fn an_ova_becomes_volumes_of_ceph_and_one_that_is_cut_leaves_none() {
+    let lab = Lab::whole();
+    // The image that it is packed from is made with it.
+    lab.define("web1");
+    // Known already, after another story.
+    lab.pvc(&["storage", "pool", "add", "vms", "16"]);
+    let primary = lab.primary();
+    lab.until_database_leads_on(&primary);
+    lab.has_plain_loop_devices(&primary);
+    // Left there, if this story has failed in this lab.
+    line(&lab, "provisioner ova remove hello -y");
+    purge(&lab, "pvchv1", &OF_OVA);
+    // There already, if this lab has told it before.
+    line(&lab, &format!("provisioner script add ova {OVA_SCRIPT}"));
+    line(&lab, &format!("provisioner script modify ova {OVA_SCRIPT}")).ok();
+    an_ova_is_packed(&lab);
+
+    let cut = line(&lab, "provisioner ova upload hello /root/ova/cut.ova -p vms");
+    assert!(cut.fails(1).contains("are left of what was said"), "{cut}");
+    eventually("nothing of the one that was cut is left", 60, || {
+        let left = lab.on("pvchv1", "rbd ls vms && rbd trash ls vms");
+        if left.code == 0 && !left.stdout.contains("ova_hello") { Ok(()) } else { Err(left) }
+    });
+    line(&lab, "provisioner profile list hello").fails(3);
+
+    let uploaded = line(&lab, "provisioner ova upload hello /root/ova/hello.ova -p vms");
+    uploaded.says(&["Added OVA \"hello\" with 1 disk.", "CRC-32 of the file: "]);
+    line(&lab, "provisioner ova list").says(&["hello", "sda", "raw", "ova_hello_sda"]);
+    let compare = "rbd --no-progress export vms/ova_hello_sda - | cmp - /var/lib/pvc-lab/hello.img";
+    lab.on("pvchv1", compare).ok();
+    // What it was exported with is more than a guest has here.
+    line(&lab, "provisioner template system modify hello -u 1 -m 192").ok();
+    a_vm_of_the_ova_runs_and_goes(&lab);
+    line(&lab, "provisioner ova remove hello -y").says(&["Removed OVA \"hello\"."]);
+    volumes_are_gone(&lab, "pvchv1", "ova_hello");
+    purge(&lab, "pvchv1", &OF_OVA);
+}
+
+fn a_vm_of_the_ova_runs_and_goes(lab: &Lab) {
+    for node in NODES {
+        // What an earlier guest of that name said is no word of this one's.
+        lab.on(node, "rm -f /var/log/libvirt/box1.log").ok();
+    }
+    let create = "timeout 600 pvc --unsafe --connection local provisioner create box1 hello";
+    let made = lab.on("pvchv1", create);
+    made.says(&["VM \"box1\" with profile \"hello\" is provisioned, and starts"]);
+    assert!(made.stderr.contains("converting the image of disk sda"), "{made}");
+    let runs = lab.running_on("box1");
+    let [node] = &runs[..] else { panic!("it runs on {runs:?}") };
+    lab.hears(node, "box1", "ready; type help");
+    for volumes_of in ["box1", "ova_hello"] {
+        nothing_is_mapped(lab, volumes_of);
+    }
+    goes_with_its_volumes(lab, node, "box1");
 }

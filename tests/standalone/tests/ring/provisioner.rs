@@ -72,6 +72,8 @@ fn a_vm_is_made_from_a_profile_by_its_script_and_boots() {
         r#"
     def setup(self):
         self.log_info(f"setup says {{self.vm_data['script_arguments']['said']}}")
+        print("setup prints a line")
+        subprocess.run(["echo", "a command prints another"], check=True)
 
     def prepare(self):
         with open_zk(config) as zk:
@@ -91,6 +93,8 @@ fn a_vm_is_made_from_a_profile_by_its_script_and_boots() {
             pvc_ceph.unmap_volume(zk, "vms", f"{{self.vm_name}}_sda")
 
 
+import subprocess
+
 import daemon_lib.ceph as pvc_ceph
 from daemon_lib.vmbuilder import open_zk
 from pvcworkerd.Daemon import config
@@ -103,7 +107,9 @@ IMAGE = open("{}", "rb").read()
     let line = "provisioner create made1 web -a said=now=ready";
     let made = machine.pvc(&line.split(' ').collect::<Vec<_>>());
     made.says(&["VM \"made1\" with profile \"web\" is provisioned, and starts"]);
-    assert!(made.stderr.contains("setup says now=ready"), "{made}");
+    for line in ["setup says now=ready", "setup prints a line", "a command prints another"] {
+        assert!(made.stderr.contains(line), "`{line}` is missing: {made}");
+    }
     assert_eq!(machine.vm_state("made1"), "start", "the command has waited until it runs");
     eventually("the guest boots from what the script has written", 120, || {
         let log = machine.pvc(&["vm", "log", "made1"]);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Method;
+use pvc_ports::{Database as _, Statement};
 use sha2::{Digest as _, Sha256};
 
 use super::*;
@@ -37,6 +38,13 @@ impl Api {
         ] {
             self.post(&format!("/provisioner/{path}")).await.ok();
         }
+    }
+
+    /// Runs a statement on the provisioner's database, as another program would.
+    async fn write_rows(&self, words: &'static str) {
+        let mut transaction = self.database.begin().await.unwrap();
+        transaction.run(Statement::new(words)).await.unwrap();
+        transaction.commit().await.unwrap();
     }
 
     /// Everything that the provisioner keeps.
@@ -308,6 +316,50 @@ async fn what_keeps_a_vm_from_being_made_is_refused_before_there_is_a_task() {
     let refused = api.post("/provisioner/create?name=new1&profile=web&define_vm=yes").await;
     assert!(refused.text().contains("bytes are needed"), "{}", refused.text());
     assert!(api.store.view().jobs.is_empty());
+}
+
+/// Parts of a template are checked when they are added. What they name may go after that, or was
+/// never there if PVC 1.0.3 has kept them.
+#[tokio::test]
+async fn a_vm_of_a_template_that_names_what_is_not_there_is_no_task() {
+    let api = with_profile().await;
+    let ask = "/provisioner/create?name=new1&profile=web";
+    let nodes = "`pvc provisioner template system modify` changes the nodes of the template";
+    for (breaks, mends, status, why, hint) in [
+        (
+            "UPDATE system_template SET node_limit = 'gone'",
+            "UPDATE system_template SET node_limit = NULL",
+            400,
+            "there is no node `gone`",
+            Some(nodes),
+        ),
+        (
+            "UPDATE storage SET pool = 'gone'",
+            "UPDATE storage SET pool = 'vms'",
+            404,
+            "pool `gone` does not exist",
+            None,
+        ),
+        (
+            "UPDATE storage SET source_volume = 'gone', disk_size_gb = NULL",
+            "UPDATE storage SET source_volume = NULL, disk_size_gb = 4",
+            404,
+            "volume `vms/gone` does not exist",
+            Some("`pvc storage volume list` shows the volumes"),
+        ),
+    ] {
+        api.write_rows(breaks).await;
+        for ask in [ask.to_owned(), format!("{ask}&dry_run=true")] {
+            let reply = api.post(&ask).await;
+            assert!(reply.refused(status).contains(why), "{breaks}: {}", reply.text());
+            if let Some(hint) = hint {
+                assert_eq!(reply.json()["hint"], hint, "{breaks}");
+            }
+        }
+        api.write_rows(mends).await;
+    }
+    assert!(api.store.view().jobs.is_empty());
+    assert_eq!(api.post(&format!("{ask}&dry_run=true")).await.status, 200, "it is whole again");
 }
 
 #[tokio::test]

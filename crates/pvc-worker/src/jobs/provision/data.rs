@@ -157,12 +157,32 @@ mod tests {
         }
     }
 
+    /// A row in which no column is empty but that of the OVA.
+    fn system() -> SystemTemplate {
+        let text = |text: &str| Some(text.to_owned());
+        SystemTemplate {
+            id: 1,
+            name: "small".to_owned(),
+            vcpus: 2,
+            vram_mib: 512,
+            serial: true,
+            vnc: true,
+            vnc_bind: text("127.0.0.1"),
+            node_limit: text("hv1,hv2"),
+            node_selector: text("mem"),
+            node_autostart: true,
+            migration_method: text("live"),
+            migration_max_downtime: Some(200),
+            ova: None,
+        }
+    }
+
     fn recipe(disks: RecipeDisks) -> Recipe {
         let net = |vni: &str| TemplateNet { id: 4, vni: vni.to_owned() };
         Recipe {
             profile: "web".to_owned(),
-            system: SystemTemplate { id: 1, vcpus: 2, vram_mib: 512, ..Default::default() },
-            mac_template: None,
+            system: system(),
+            mac_template: Some("{prefix}:{vmid}".to_owned()),
             nets: (7, vec![net("1001"), net("storage")]),
             disks,
             script: "noop".to_owned(),
@@ -177,10 +197,18 @@ mod tests {
 
     #[test]
     fn a_script_gets_what_pvc_1_0_3_gave_it() {
-        let disk = TemplateDisk { pool: "vms".into(), disk_id: "sda".into(), ..Default::default() };
+        let disk = TemplateDisk {
+            id: 3,
+            pool: "vms".to_owned(),
+            disk_id: "sda".to_owned(),
+            size_gib: Some(4),
+            filesystem: Some("ext4".to_owned()),
+            filesystem_args: Some(String::new()),
+            ..Default::default()
+        };
         let recipe = recipe(RecipeDisks::Template(9, vec![disk]));
         let wanted = Provision {
-            vm: JobVm { name: "web12".to_owned(), uuid: Some(Uuid::nil()) },
+            vm: JobVm { name: "web12".to_owned(), uuid: Some(Uuid::from_u128(7)) },
             profile: "web".to_owned(),
             define: true,
             start: true,
@@ -188,16 +216,58 @@ mod tests {
             arguments: Vec::new(),
         };
         let got = facts(&wanted, &recipe, &texts(), &settings());
-        assert_eq!((&got["vm_id"], &got["vm_name"]), (&json!(12), &json!("web12")));
-        let data = &got["vm_data"];
-        assert_eq!(data["system_details"]["vcpu_count"], 2);
-        assert_eq!(data["networks"][0]["eth_bridge"], "vmbr1001");
-        assert_eq!(data["networks"][1]["eth_bridge"], "brstorage");
-        assert_eq!(data["volumes"][0]["disk_id"], "sda");
-        assert_eq!(data["volumes"][0]["filesystem_args"], Value::Null);
-        assert_eq!(data["script_arguments"], json!({"a": "1=2"}));
-        assert_eq!(data["ceph_monitor_port"], 6789);
-        assert!(data.get("ova_details").is_none(), "scripts take it for that of an OVA");
+        let system_details = json!({
+            "id": 1,
+            "name": "small",
+            "vcpu_count": 2,
+            "vram_mb": 512,
+            "serial": true,
+            "vnc": true,
+            "vnc_bind": "127.0.0.1",
+            "node_limit": "hv1,hv2",
+            "node_selector": "mem",
+            "node_autostart": true,
+            "migration_method": "live",
+            "migration_max_downtime": 200,
+            "ova": null,
+        });
+        let volume = json!({
+            "id": 3,
+            "storage_template": 9,
+            "pool": "vms",
+            "disk_id": "sda",
+            "source_volume": null,
+            "disk_size_gb": 4,
+            "mountpoint": null,
+            "filesystem": "ext4",
+            "filesystem_args": "",
+        });
+        let network = |vni: &str, bridge: &str| {
+            let (id, template) = (4, 7);
+            json!({"id": id, "network_template": template, "vni": vni, "eth_bridge": bridge})
+        };
+        // No more either: scripts take a profile with `ova_details` for that of an OVA.
+        let vm_data = json!({
+            "system_details": system_details,
+            "mac_template": "{prefix}:{vmid}",
+            "networks": [network("1001", "vmbr1001"), network("storage", "brstorage")],
+            "volumes": [volume],
+            "script": "pass",
+            "system_architecture": "x86_64",
+            "ceph_monitor_list": ["hv1.storage"],
+            "ceph_monitor_port": 6789,
+            "ceph_monitor_secret": "secret-uuid",
+            "script_arguments": {"a": "1=2"},
+        });
+        let expected = json!({
+            "vm_name": "web12",
+            "vm_profile": "web",
+            "vm_id": 12,
+            "vm_uuid": "00000000-0000-0000-0000-000000000007",
+            "vm_data": vm_data,
+            "config": {},
+        });
+        assert_eq!(Value::Object(got), expected);
     }
 
     #[test]
