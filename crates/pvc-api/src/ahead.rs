@@ -22,7 +22,7 @@ const STEP: usize = 1 << 20;
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The most bytes that wait for their reader, but for the last piece.
-const MOST: usize = 24 << 20;
+pub(crate) const MOST: usize = 24 << 20;
 
 /// The same body, taken ahead; where the client asks whether it may send, from when the first of
 /// it is read.

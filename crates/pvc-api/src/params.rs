@@ -11,7 +11,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode};
 use pvc_api_types::param::{Given, Mistakes};
 
-use crate::body;
+use crate::body::{self, Budget, Share};
 use crate::error::{ApiError, Result};
 use crate::settings::Limits;
 
@@ -19,24 +19,34 @@ use crate::settings::Limits;
 const MAX_PARAMETERS: usize = 4096;
 
 /// The largest body of a request that needs no key.
-const UNAUTHENTICATED_BYTES: usize = 64 << 10;
+pub(crate) const UNAUTHENTICATED_BYTES: usize = 64 << 10;
 
-/// Everything that a request brought; `large` where the large limit on bodies applies.
-pub async fn given(request: Request, limits: &Limits, large: bool) -> Result<Given> {
+/// Everything that a request brought, and the share of the budget for bodies that it takes; `large`
+/// where the large limit on bodies applies.
+pub async fn given(
+    request: Request,
+    limits: &Limits,
+    budget: &Budget,
+    large: bool,
+) -> Result<(Given, Share)> {
     let limit = if large { limits.restore_bytes } else { limits.body_bytes };
-    let mut given = Given::default();
+    let (mut given, mut share) = (Given::default(), budget.share());
     add_urlencoded(&mut given, request.uri().query().unwrap_or_default().as_bytes())?;
     if request.method() != Method::GET && request.method() != Method::HEAD {
-        add_body(&mut given, request, limit, limits.body_time).await?;
+        let read = read_form(request, limit, &mut given, &mut share);
+        within(limits.body_time, read).await?;
     }
-    Ok(given)
+    Ok((given, share))
 }
 
-/// Reads what came in the body alone, of somebody who has not shown who they are yet.
+/// Reads what came in the body alone, of somebody who has not shown who they are yet. Its budget is
+/// its own, or they would leave nothing to those who have: what bounds them together is the number
+/// of connections.
 pub async fn given_unauthenticated(request: Request, limits: &Limits) -> Result<Given> {
-    let mut given = Given::default();
     let limit = limits.body_bytes.min(UNAUTHENTICATED_BYTES);
-    add_body(&mut given, request, limit, limits.unauthenticated_time).await?;
+    let (mut given, mut share) = (Given::default(), Budget::new(limit).share());
+    let read = read_form(request, limit, &mut given, &mut share);
+    within(limits.unauthenticated_time, read).await?;
     Ok(given)
 }
 
@@ -64,9 +74,8 @@ fn add_urlencoded(given: &mut Given, text: &[u8]) -> Result<()> {
     form_urlencoded::parse(text).try_for_each(|(name, value)| add(given, name, value))
 }
 
-async fn add_body(given: &mut Given, request: Request, limit: usize, time: Duration) -> Result<()> {
-    let read = tokio::time::timeout(time, read_form(request, limit, given));
-    read.await.map_err(|_| body::too_slow(time))?
+async fn within(time: Duration, read: impl Future<Output = Result<()>>) -> Result<()> {
+    tokio::time::timeout(time, read).await.map_err(|_| body::too_slow(time))?
 }
 
 /// The bytes that `text` stands for where it has `%` and two hexadecimal digits.
@@ -86,25 +95,35 @@ fn percent_decoded(text: &[u8]) -> Vec<u8> {
 
 /// Adds what the body holds, if it is a form. Any other body is left unread: old clients send
 /// content types that mean nothing.
-async fn read_form(request: Request, limit: usize, given: &mut Given) -> Result<()> {
+async fn read_form(
+    request: Request,
+    limit: usize,
+    given: &mut Given,
+    share: &mut Share,
+) -> Result<()> {
     let request = body::check_announced(request, limit)?;
     let kind =
         request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match kind.as_str() {
         "application/x-www-form-urlencoded" => {
-            let bytes = body::read(request.into_body(), limit).await?;
+            let bytes = body::read(request.into_body(), limit, share).await?;
             add_urlencoded(given, &bytes)
         }
-        "multipart/form-data" => read_multipart(request, limit, given).await,
+        "multipart/form-data" => read_multipart(request, limit, given, share).await,
         _ => Ok(()),
     }
 }
 
-async fn read_multipart(request: Request, limit: usize, given: &mut Given) -> Result<()> {
+async fn read_multipart(
+    request: Request,
+    limit: usize,
+    given: &mut Given,
+    share: &mut Share,
+) -> Result<()> {
     let (parts, content) = request.into_parts();
     // Read as a whole first: the limit then counts every byte, whatever part it belongs to.
-    let bytes = body::read(content, limit).await?;
+    let bytes = body::read(content, limit, share).await?;
     let bad =
         |text: String| ApiError::refused(format!("the multipart body cannot be read: {text}"));
     let mut request = Request::from_parts(parts, Body::from(bytes));

@@ -220,6 +220,8 @@ mod tests {
     use nix::sys::resource::setrlimit;
 
     use super::*;
+    use crate::ahead;
+    use crate::params::UNAUTHENTICATED_BYTES;
 
     #[test]
     fn half_of_the_files_that_the_process_may_open_are_left_to_the_rest_of_it() {
@@ -239,5 +241,24 @@ mod tests {
         let limit = unit.lines().find_map(|line| line.strip_prefix("LimitNOFILE="));
         let limit: usize = limit.and_then(|limit| limit.parse().ok()).expect("it is said");
         assert!(limit / 2 >= Limits::default().connections);
+    }
+
+    /// The sum that the unit's comment tells.
+    #[test]
+    fn the_unit_of_the_api_lets_it_have_the_memory_that_its_limits_add_up_to() {
+        let unit = include_str!("../../../packaging/systemd/pvcapid.service");
+        let most = unit.lines().find_map(|line| line.strip_prefix("MemoryMax=")?.strip_suffix('G'));
+        let most: usize = most.and_then(|most| most.parse().ok()).expect("it is said in GiB");
+        let limits = Limits::default();
+        let bodies = 4 * limits.bodies_bytes;
+        // Of the head of a request hyper keeps 408 KiB at most.
+        let connections = limits.connections * ((408 << 10) + UNAUTHENTICATED_BYTES);
+        let uploads = limits.transfers * ahead::MOST;
+        // Decoders, programs for images, records.
+        let others = (4 * 80 + 3 * 512 + 512) << 20;
+        let all = bodies + connections + uploads + others;
+        assert_eq!(all >> 20, 5472);
+        assert!(all <= most << 30);
+        assert!(unit.contains(": 5472 MiB"));
     }
 }

@@ -44,6 +44,9 @@ pub struct Limits {
     pub body_bytes: usize,
     /// The largest body of a restore, in bytes.
     pub restore_bytes: usize,
+    /// Number of bytes of all bodies that may be in memory at once. Files that are uploaded are not
+    /// among them, nor is what comes without a key.
+    pub bodies_bytes: usize,
     /// Time that a client may take for the head of a request, and to stay silent between two.
     pub head_time: Duration,
     /// Time that a client may take to send a body, in all.
@@ -77,6 +80,7 @@ impl Default for Limits {
         Limits {
             body_bytes: 8 << 20,
             restore_bytes: 64 << 20,
+            bodies_bytes: 256 << 20,
             head_time: Duration::from_secs(20),
             body_time: Duration::from_secs(120),
             change_time: Duration::from_secs(30),

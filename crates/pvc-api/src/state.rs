@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::{Sessions, Tokens};
+use crate::body::Budget;
 use crate::cache::{Memo, VmCache};
 use crate::error::{ApiError, Result};
 use crate::metrics::{Scrapes, exported};
@@ -81,6 +82,7 @@ struct Shared {
     logs: Questions<Logged, String>,
     protections: Questions<(), Protected>,
     former_benchmarks: Questions<Option<String>, Vec<Benchmark>>,
+    bodies: Budget,
     waits: Arc<Semaphore>,
     streams: Arc<Slots>,
     uploads: Arc<Slots>,
@@ -118,6 +120,7 @@ impl ApiState {
             logs: Questions::at_once(LOGS_AT_ONCE),
             protections: Questions::at_once(1),
             former_benchmarks: Questions::at_once(FORMER_AT_ONCE),
+            bodies: Budget::new(settings.limits.bodies_bytes),
             waits: Arc::new(Semaphore::new(settings.limits.waits)),
             streams: Slots::new(settings.limits.streams),
             uploads: Slots::new(settings.limits.transfers),
@@ -280,6 +283,11 @@ impl ApiState {
         let store = self.store.clone();
         let look = async move { cluster::protection(&store).await.map_err(store_error) };
         self.ask(self.shared.protections.answered(self.clock().clone(), (), look)).await
+    }
+
+    /// Memory for the bodies of requests, but for files that are uploaded.
+    pub(crate) fn bodies(&self) -> &Budget {
+        &self.shared.bodies
     }
 
     pub(crate) fn waits(&self) -> &Arc<Semaphore> {

@@ -19,6 +19,7 @@ use utoipa::openapi::OpenApi;
 
 use crate::answer::Answer;
 use crate::auth::Caller;
+use crate::body::Share;
 use crate::error::{ApiError, Result};
 use crate::state::ApiState;
 use crate::{openapi, params};
@@ -33,6 +34,8 @@ pub struct Ask<O: Operation> {
     pub caller: Caller,
     pub headers: HeaderMap,
     pub mode: Mode,
+    /// Memory that the parameters take, counted until the request is answered.
+    _body: Share,
 }
 
 /// Whether something is to be done, or only to be decided.
@@ -167,7 +170,8 @@ pub async fn ask<O: Operation>(api: ApiState, request: Request) -> Result<Ask<O>
     let headers = parts.headers.clone();
     let is_tried = parts.extensions.get::<Tried>().is_some();
     let request = Request::from_parts(parts, body);
-    let given = params::given(request, &api.settings().limits, O::Params::LARGE).await?;
+    let (limits, budget) = (&api.settings().limits, api.bodies());
+    let (given, body) = params::given(request, limits, budget, O::Params::LARGE).await?;
     let mut mistakes = Mistakes::new();
     let params = O::Params::read(&given).map_err(|found| mistakes = found).ok();
     let dry_run = match O::DRY_RUN {
@@ -181,5 +185,5 @@ pub async fn ask<O: Operation>(api: ApiState, request: Request) -> Result<Ask<O>
         true => (api.dry(), Mode::DryRun),
         false => (api, Mode::Do),
     };
-    Ok(Ask { api, at, params, caller, headers, mode })
+    Ok(Ask { api, at, params, caller, headers, mode, _body: body })
 }

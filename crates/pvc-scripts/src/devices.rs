@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,7 +14,6 @@ use pvc_ports::{
     BlockDeviceError, BlockDevices, Command, Exec, ExecError, MeasuredPlace, Output, Storage,
     Unmapped, aside, device_path,
 };
-use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
 use crate::Home;
@@ -51,9 +50,12 @@ pub struct LinuxBlockDevices {
     home: Home,
     storage: Arc<dyn Storage>,
     exec: Arc<dyn Exec>,
-    /// The devices of this process; held while one is mapped or unmapped.
-    mapped: Mutex<BTreeMap<VolumeId, Device>>,
+    slots: Mutex<BTreeMap<VolumeId, Slot>>,
 }
+
+/// Place of the device that this process has of a volume, if it has one. The lock is held while it
+/// is mapped or unmapped: a program that hangs keeps those who want this volume, and nobody else.
+type Slot = Arc<tokio::sync::Mutex<Option<Device>>>;
 
 /// A device of this process.
 struct Device {
@@ -64,7 +66,43 @@ struct Device {
 
 impl LinuxBlockDevices {
     pub fn new(home: Home, storage: Arc<dyn Storage>, exec: Arc<dyn Exec>) -> Self {
-        LinuxBlockDevices { home, storage, exec, mapped: Mutex::default() }
+        LinuxBlockDevices { home, storage, exec, slots: Mutex::default() }
+    }
+
+    /// The slot of a volume. Those that are empty and of no use to anybody are forgotten.
+    fn slot(&self, volume: &VolumeId) -> Slot {
+        let mut slots = self.slots.lock().expect("nobody panics while holding it");
+        // A lock of which there is no other copy is free.
+        slots.retain(|_, slot| {
+            Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|device| device.is_some())
+        });
+        slots.entry(volume.clone()).or_default().clone()
+    }
+
+    /// The slots of all volumes that this process has mapped, or is at work on.
+    fn slots(&self) -> Vec<(VolumeId, Slot)> {
+        let slots = self.slots.lock().expect("nobody panics while holding it");
+        slots.iter().map(|(volume, slot)| (volume.clone(), slot.clone())).collect()
+    }
+
+    /// Whether one of these volumes has its link to that device.
+    fn is_linked(&self, device: &str) -> bool {
+        let leads_there = |volume: &VolumeId| {
+            fs::read_link(device_path(volume)).is_ok_and(|target| target == Path::new(device))
+        };
+        self.slots().iter().any(|(volume, _)| leads_there(volume))
+    }
+
+    /// Makes the directory of a device. Others may be made at the same time.
+    fn make_directory(&self) -> io::Result<PathBuf> {
+        let make = |number: usize| {
+            let directory = self.home.path().join(format!("{DEVICE}{number}"));
+            match fs::create_dir(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
+                made => Some(made.map(|()| directory)),
+            }
+        };
+        (0..).find_map(make).expect("there are numbers enough")
     }
 
     /// Runs a program, which has to succeed.
@@ -212,8 +250,22 @@ impl LinuxBlockDevices {
     async fn attach_file(&self, volume: &VolumeId, file: &Path) -> Result<()> {
         let file = file.display().to_string();
         let args = ["--find", "--show", "--", &file];
-        let output = self.run(volume, "mapped", "losetup", &args).await?;
-        let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let mut passed_over = Vec::new();
+        let device = loop {
+            let output = self.run(volume, "mapped", "losetup", &args).await?;
+            let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            // The number was that of another volume, which somebody had open when it was detached
+            // and has closed since. Whoever unmaps that one looks what is on the device, and then
+            // detaches it: it could be this volume's by then.
+            if !self.is_linked(&device) {
+                break device;
+            }
+            passed_over.push(device);
+        };
+        for device in passed_over {
+            // What is left of it is found by its file when the volume is unmapped.
+            let _ = self.run(volume, "mapped", "losetup", &["--detach", &device]).await;
+        }
         let linked = link(volume, Path::new(&device));
         if linked.is_err() {
             // What cannot be linked is of no use; that is the error that counts.
@@ -307,15 +359,15 @@ impl LinuxBlockDevices {
     }
 
     /// Ends what a process that is no more has left of a device in this directory, unless its
-    /// volume is `mapped` by this process: the device that is found by its name is this one's.
-    async fn end_left(
-        &self,
-        directory: &Path,
-        mapped: &BTreeMap<VolumeId, Device>,
-    ) -> Option<Unmapped> {
+    /// volume is mapped by this process: the device that is found by its name is this one's.
+    async fn end_left(&self, directory: &Path) -> Option<Unmapped> {
         let named = fs::read_to_string(directory.join(VOLUME)).ok();
         if let Some(volume) = named.and_then(|text| VolumeId::from_record(&text)) {
-            if mapped.contains_key(&volume) {
+            // A device that is made of the same volume meanwhile would be taken for one that is
+            // left.
+            let slot = self.slot(&volume);
+            let device = slot.lock().await;
+            if device.is_some() {
                 let why = "a script has mapped it anew, and what is left waits for that".to_owned();
                 return Some(Err(BlockDeviceError::Refused { volume, act: "unmapped", why }));
             }
@@ -427,16 +479,17 @@ fn kernel_devices(listed: &[u8], volume: &VolumeId) -> Vec<String> {
 #[async_trait]
 impl BlockDevices for LinuxBlockDevices {
     async fn map(&self, volume: &VolumeId, job: &JobId) -> Result<PathBuf> {
-        let mut mapped = self.mapped.lock().await;
+        let slot = self.slot(volume);
+        let mut device = slot.lock().await;
         let path = device_path(volume);
-        match mapped.get_mut(volume) {
+        match &mut *device {
             Some(device) if !device.jobs.is_empty() => {
                 device.jobs.insert(job.clone());
                 return Ok(path);
             }
             Some(part) => {
                 self.detach(volume, &part.directory).await?;
-                mapped.remove(volume);
+                *device = None;
             }
             None => {}
         }
@@ -447,45 +500,42 @@ impl BlockDevices for LinuxBlockDevices {
         // Neither `rbd` nor `losetup` asks.
         self.storage.check_unused(volume).await?;
         let failed = io_error(volume, "mapped");
-        let free = |number: &usize| !self.home.path().join(format!("{DEVICE}{number}")).exists();
-        let number = (0..).find(free).expect("there are numbers enough");
-        let directory = self.home.path().join(format!("{DEVICE}{number}"));
-        fs::create_dir(&directory).map_err(&failed)?;
+        let directory = self.make_directory().map_err(&failed)?;
         fs::write(directory.join(VOLUME), volume.to_string()).map_err(&failed)?;
-        let device = mapped
-            .entry(volume.clone())
-            .or_insert(Device { directory: directory.clone(), jobs: BTreeSet::new() });
+        let made = device.insert(Device { directory: directory.clone(), jobs: BTreeSet::new() });
         let attached = self.attach(volume, &directory).await;
         if attached.is_ok() {
-            device.jobs.insert(job.clone());
+            made.jobs.insert(job.clone());
         } else {
             self.detach(volume, &directory).await?;
-            mapped.remove(volume);
+            *device = None;
         }
         attached.map(|()| path)
     }
 
     async fn unmap(&self, volume: &VolumeId, job: &JobId) -> Result<()> {
-        let mut mapped = self.mapped.lock().await;
+        let slot = self.slot(volume);
+        let mut device = slot.lock().await;
         // One that was made in part is whoever's it is who asks.
         let is_meant = |it: &&mut Device| it.jobs.is_empty() || it.jobs.contains(job);
-        let Some(device) = mapped.get_mut(volume).filter(is_meant) else { return Ok(()) };
-        if device.jobs.len() <= 1 {
-            self.detach(volume, &device.directory).await?;
-            mapped.remove(volume);
+        let Some(mapped) = device.as_mut().filter(is_meant) else { return Ok(()) };
+        if mapped.jobs.len() <= 1 {
+            self.detach(volume, &mapped.directory).await?;
+            *device = None;
         } else {
-            device.jobs.remove(job);
+            mapped.jobs.remove(job);
         }
         Ok(())
     }
 
     async fn unmap_all(&self) -> Vec<Unmapped> {
-        let mut mapped = self.mapped.lock().await;
         let mut ended = Vec::new();
-        for (volume, device) in std::mem::take(&mut *mapped) {
-            let detached = self.detach(&volume, &device.directory).await;
-            if detached.is_err() {
-                mapped.insert(volume.clone(), device);
+        for (volume, slot) in self.slots() {
+            let mut device = slot.lock().await;
+            let Some(mapped) = &*device else { continue };
+            let detached = self.detach(&volume, &mapped.directory).await;
+            if detached.is_ok() {
+                *device = None;
             }
             ended.push(detached.map(|()| volume));
         }
@@ -504,10 +554,7 @@ impl BlockDevices for LinuxBlockDevices {
             match fs::read_dir(&other.path) {
                 Ok(entries) => {
                     for entry in entries.filter_map(io::Result::ok) {
-                        // A device that is made of the same volume meanwhile would be taken for
-                        // one that is left.
-                        let mapped = self.mapped.lock().await;
-                        ended.extend(self.end_left(&entry.path(), &mapped).await);
+                        ended.extend(self.end_left(&entry.path()).await);
                     }
                 }
                 Err(error) => ended.push(Err(left(&other.path, error))),

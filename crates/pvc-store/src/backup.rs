@@ -11,6 +11,7 @@ use pvc_ports::Op;
 use crate::error::{RestoreError, StoreError};
 use crate::keys;
 use crate::raw::Raw;
+use crate::records::network::OtherLeases;
 use crate::records::{self, cluster, node, vm};
 use crate::schema::{SCHEMA_VERSION, create};
 use crate::store::{Store, chunks, flat, paths_of};
@@ -58,6 +59,7 @@ impl Store {
     /// either, as in a new one. A job, a hold, a note of a former time is not made again, and a VM
     /// to which something was done gets [another state](VmState::restored), unless it is in that
     /// one now; so does a [node](DomainState::restored), but for one that is being recovered.
+    /// Leases of DHCP come back where the network has none of the family now.
     ///
     /// A dump larger than one request is written in several, the schema version last.
     pub async fn restore(&self, dump: &BTreeMap<String, String>) -> Result<Restored, RestoreError> {
@@ -142,8 +144,11 @@ struct Orders {
 
 fn orders(raw: &Raw, dump: &BTreeMap<String, String>) -> Orders {
     let (mut keys, mut disabled) = (BTreeMap::new(), Vec::new());
+    // What DHCP has given since is so: beside it, a lease of then could give an address twice.
+    let leases_of_now = OtherLeases::find(raw, dump);
     for (path, then) in dump {
-        if path == "/" || records::is_observed(path) || node::is_being_recovered(raw, path) {
+        let is_of_now = node::is_being_recovered(raw, path) || leases_of_now.include(path);
+        if path == "/" || records::is_observed(path) || is_of_now {
             continue;
         }
         let (of_vm, of_node) = (vm::restored_state(path, then), node::restored_state(path, then));

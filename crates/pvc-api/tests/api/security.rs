@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Method, Request};
+use futures::StreamExt;
 use pvc_api::{ApiSettings, Limits, Names, TlsFiles, Token};
 use pvc_model::role::Role;
 use pvc_store::synthetic::Shape;
@@ -398,6 +399,35 @@ async fn a_body_that_is_too_large_is_refused_announced_or_not() {
     api.form(Method::POST, "/restore?yes-i-really-mean-it=yes", "cluster_data", &far_larger)
         .await
         .refused(413);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_beyond_the_memory_for_all_of_them_are_refused_until_others_are_gone() {
+    let limits = Limits { bodies_bytes: 1 << 20, ..settings().limits };
+    let api = start(&Shape::with_vms(1).dump(), ApiSettings { limits, ..settings() }).await;
+    let post = async |body: Body| {
+        let kind = "application/x-www-form-urlencoded";
+        let request = request(Method::POST, "/status").header("Content-Type", kind);
+        api.send(request.body(body).unwrap()).await
+    };
+    let large = || Body::from("a".repeat(200 << 10));
+    // Most of the memory, and then nothing more.
+    let begin = futures::stream::iter([Ok::<_, std::io::Error>(vec![b'a'; 900 << 10])]);
+    let unfinished = post(Body::from_stream(begin.chain(futures::stream::pending())));
+    let others = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let reply = post(large()).await;
+        assert_eq!(reply.headers["Retry-After"], "5");
+        assert!(reply.refused(503).contains("take all the memory"));
+        post(Body::from("a=b")).await.refused(400);
+        api.get("/vm").await.ok();
+    };
+    tokio::select! {
+        biased;
+        reply = unfinished => panic!("{reply:?}"),
+        () = others => {}
+    }
+    post(large()).await.refused(400);
 }
 
 /// Restores with the limits that the daemon has: the other tests have smaller ones, to be quick.

@@ -1,13 +1,17 @@
 //! Devices of the kernel's RBD, whose programs are scripted.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use async_trait::async_trait;
 use pvc_model::job::JobId;
 use pvc_model::storage::{RbdAccess, VolumeId};
-use pvc_ports::{BlockDeviceError, BlockDevices, Command, ExecError, Output, StorageError};
+use pvc_ports::{BlockDeviceError, BlockDevices, Command, Exec, ExecError, Output, StorageError};
 use pvc_scripts::{Home, LinuxBlockDevices};
 use pvc_testkit::{MemoryStorage, ScriptedCluster, ScriptedExec};
 use serde_json::json;
+use tokio::time::timeout;
 
 /// The kernel, to which `rbd` gives images, and a machine without udev, which makes no links.
 #[derive(Default)]
@@ -88,12 +92,19 @@ impl World {
 
     /// The devices of one process.
     fn process(&self) -> LinuxBlockDevices {
-        let kernel = self.kernel.clone();
-        let exec = ScriptedExec::new(move |command| {
-            kernel.lock().expect("no test panics while holding it").run(command)
-        });
+        self.process_with(self.programs())
+    }
+
+    fn process_with(&self, exec: impl Exec + 'static) -> LinuxBlockDevices {
         let home = Home::make(self.directory.path()).expect("it can be made");
         LinuxBlockDevices::new(home, self.storage.clone(), Arc::new(exec))
+    }
+
+    fn programs(&self) -> ScriptedExec {
+        let kernel = self.kernel.clone();
+        ScriptedExec::new(move |command| {
+            kernel.lock().expect("no test panics while holding it").run(command)
+        })
     }
 
     fn mapped(&self) -> usize {
@@ -101,11 +112,28 @@ impl World {
     }
 }
 
-/// A kernel with a loop device on one file, and without RBD.
+/// Programs of which the one that maps this image never ends.
+struct Stuck {
+    image: String,
+    others: ScriptedExec,
+}
+
+#[async_trait]
+impl Exec for Stuck {
+    async fn run(&self, command: Command) -> Result<Output, ExecError> {
+        if command.args.ends_with(&["map".to_owned(), self.image.clone()]) {
+            std::future::pending::<()>().await;
+        }
+        self.others.run(command).await
+    }
+}
+
+/// A kernel with loop devices, from 77 on, and without RBD.
 #[derive(Default)]
 struct Loops {
-    file: Option<String>,
-    /// Whether somebody has the device open, as a file system that is mounted.
+    /// Files by their devices.
+    files: BTreeMap<String, String>,
+    /// Whether somebody has the devices open, as a file system that is mounted.
     is_open: bool,
 }
 
@@ -117,22 +145,29 @@ impl Loops {
         let args: Vec<&str> = command.args.iter().map(String::as_str).collect();
         let said = match args[..] {
             ["--find", .., file] => {
-                self.file = Some(file.to_owned());
-                "/dev/loop77"
+                let is_free = |device: &String| !self.files.contains_key(device);
+                let mut devices = (77..).map(|number| format!("/dev/loop{number}"));
+                let device = devices.find(is_free).expect("there are numbers enough");
+                self.files.insert(device.clone(), file.to_owned());
+                device
             }
-            ["--detach", _] => {
+            ["--detach", device] => {
                 // What is open is detached by whoever closes it last.
                 if !self.is_open {
-                    self.file = None;
+                    self.files.remove(device);
                 }
-                ""
+                String::new()
             }
-            ["--list", _, "--output=BACK-FILE", _] => self.file.as_deref().unwrap_or_default(),
-            ["--list", _, "--output=NAME", ..] if self.file.is_some() => "/dev/loop77",
-            ["--list", _, "--output=NAME", ..] => "",
+            ["--list", _, "--output=BACK-FILE", device] => {
+                self.files.get(device).cloned().unwrap_or_default()
+            }
+            ["--list", _, "--output=NAME", .., file] => {
+                let on_it = self.files.iter().filter(|(_, of)| of.as_str() == file);
+                on_it.map(|(device, _)| format!("{device}\n")).collect()
+            }
             _ => panic!("{args:?}"),
         };
-        Ok(ScriptedExec::success(said))
+        Ok(ScriptedExec::success(&said))
     }
 }
 
@@ -160,8 +195,67 @@ async fn a_loop_device_that_somebody_has_open_is_not_unmapped() {
     }
     is_open(false);
     devices.unmap(&volume, &one()).await.expect("nobody has it open");
-    assert_eq!(loops.lock().expect("nobody holds it").file, None);
+    assert_eq!(loops.lock().expect("nobody holds it").files, BTreeMap::new());
     assert!(std::fs::symlink_metadata(pvc_ports::device_path(&volume)).is_err());
+}
+
+/// Whoever unmapped the former volume could take the number for its own, and detach the other.
+#[tokio::test(start_paused = true)]
+async fn a_volume_does_not_get_the_number_of_a_device_that_another_has_not_unmapped_yet() {
+    let directory = tempfile::tempdir().expect("there is room");
+    let storage = MemoryStorage::new();
+    let volumes = ["former", "next"].map(|name| {
+        let volume = format!("scripts/{name}{}", std::process::id());
+        storage.insert(&volume);
+        VolumeId::from_record(&volume).expect("well formed")
+    });
+    let loops = Arc::new(Mutex::new(Loops::default()));
+    let kernel = loops.clone();
+    let exec = ScriptedExec::new(move |command| {
+        kernel.lock().expect("no test panics while holding it").run(command)
+    });
+    let home = Home::make(directory.path()).expect("it can be made");
+    let devices = LinuxBlockDevices::new(home, Arc::new(storage), Arc::new(exec));
+    let [former, next] = &volumes;
+    let linked = |volume| std::fs::read_link(pvc_ports::device_path(volume)).ok();
+    devices.map(former, &one()).await.expect("nobody has it");
+    loops.lock().expect("nobody holds it").is_open = true;
+    devices.unmap(former, &one()).await.expect_err("it is mounted");
+    // Whoever had it open has closed it.
+    *loops.lock().expect("nobody holds it") = Loops::default();
+    devices.map(next, &one()).await.expect("nobody has it");
+    assert_eq!(linked(next), Some("/dev/loop78".into()));
+    devices.unmap(former, &one()).await.expect("nobody has it open");
+    assert_eq!(linked(former), None);
+    let files = loops.lock().expect("nobody holds it").files.clone();
+    assert_eq!(files.into_keys().collect::<Vec<_>>(), ["/dev/loop78"]);
+    devices.unmap(next, &one()).await.expect("nobody has it open");
+    assert_eq!(loops.lock().expect("nobody holds it").files, BTreeMap::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_whose_program_hangs_delays_no_other() {
+    let world = World::new("stuck", Kernel::default());
+    let other = format!("scripts/free{}", std::process::id());
+    world.storage.insert(&other);
+    let other = VolumeId::from_record(&other).expect("well formed");
+    let image = world.volume.to_string();
+    let devices = world.process_with(Stuck { image, others: world.programs() });
+    let (job, while_it_hangs) = (one(), Duration::from_secs(60));
+    let others = async {
+        devices.map(&other, &job).await.expect("nobody has it");
+        assert_eq!(world.mapped(), 1);
+        devices.unmap(&other, &job).await.expect("it is mapped");
+        let again = timeout(while_it_hangs, devices.map(&world.volume, &job)).await;
+        again.expect_err("it waits for its own volume");
+    };
+    tokio::select! {
+        biased;
+        ended = devices.map(&world.volume, &job) => panic!("{ended:?}"),
+        done = timeout(3 * while_it_hangs, others) => done.expect("nothing hangs but the one"),
+    }
+    devices.unmap(&world.volume, &job).await.expect("what has begun is known");
+    assert_eq!(world.mapped(), 0);
 }
 
 fn one() -> JobId {

@@ -1,7 +1,7 @@
 //! Networks: `/networks/{vni}` (`spec/zookeeper.md` §4.4), their [options](network_options), and
 //! their [leases of IPv6](dhcp6_leases).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -86,6 +86,30 @@ pub(crate) const KEYS: Keys = &[
 
 /// Its version grows with every reservation.
 const RESERVATIONS: &str = "dhcp4_reservations";
+
+/// Lists of leases, by their paths, that have other leases now than in a dump.
+pub(crate) struct OtherLeases(BTreeSet<String>);
+
+impl OtherLeases {
+    /// Finds the lists with a lease that is not in `dump`, or is another there. One that has none
+    /// is not among them, nor is one that an interrupted restore of the same dump has begun.
+    pub fn find(raw: &Raw, dump: &BTreeMap<String, String>) -> OtherLeases {
+        let lists = |vni: String| {
+            [format!("{}/dhcp4_leases", root(&vni)), format!("{}/{vni}", dhcp6_leases::ROOT)]
+        };
+        let is_other =
+            |path: &String| raw.text(path).as_deref() != dump.get(path).map(String::as_str);
+        let has_others =
+            |list: &String| raw.subtree(list).iter().any(|path| path != list && is_other(path));
+        OtherLeases(raw.children(ROOT).into_iter().flat_map(lists).filter(has_others).collect())
+    }
+
+    /// Tells whether `path` is that of a lease in one of the lists, or of a key of it.
+    pub fn include(&self, path: &str) -> bool {
+        // Lists of either family have a path of three parts.
+        path.match_indices('/').nth(3).is_some_and(|(at, _)| self.0.contains(&path[..at]))
+    }
+}
 
 pub(crate) fn root(vni: &str) -> String {
     format!("{ROOT}/{vni}")
