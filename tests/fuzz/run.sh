@@ -2,6 +2,7 @@
 # Fuzzes an API from its own description and checks every reply against it.
 #
 #   tests/fuzz/run.sh URL TOKEN [SECONDS]
+#   tests/fuzz/run.sh install       only gets schemathesis, so that a run needs no network but the API's
 #
 # URL is scheme, host and port (`http://127.0.0.1:7370`); SECONDS is the time to spend on requests made
 # by chance, 40 by default, and 10 more on removals and on logins each: the examples and edge cases
@@ -15,8 +16,9 @@ set -eu
 
 case "${1:-}" in
     ''|-h|--help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d'; exit 2 ;;
+    install) ;;
+    *) url=${1%/} token=${2:?give the API token} seconds=${3:-40} ;;
 esac
-url=${1%/} token=${2:?give the API token} seconds=${3:-40}
 
 here=$(cd "$(dirname "$0")" && pwd)
 place=$(cd "$here/../.." && pwd)/target/fuzz
@@ -28,6 +30,7 @@ if ! [ -f "$place/venv/$wanted" ]; then
     "$place/venv/bin/pip" --quiet --disable-pip-version-check install "$wanted"
     touch "$place/venv/$wanted"
 fi
+[ "$1" != install ] || exit 0
 
 export PVC_FUZZ_URL="$url" PVC_FUZZ_TOKEN="$token"
 cd "$place"

@@ -3,8 +3,8 @@
 #
 #   tests/fuzz/standalone.sh [SECONDS]     time for requests made by chance, and 20 s more; default: 40
 #
-# Nothing of this machine is touched: state, libvirtd and port are private. The last line says what
-# the fuzzer counted: `N passed, N failed`.
+# Nothing of this machine is touched: state, libvirtd and network are private, for networks of VMs are
+# made as well. The last line says what the fuzzer counted: `N passed, N failed`.
 set -euo pipefail
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -23,6 +23,14 @@ die() {
 [[ ${1:-} != -h && ${1:-} != --help ]] || { sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0; }
 [[ $EUID == 0 ]] || die 'this needs root: it starts a hypervisor' "sudo $0"
 [[ -x $BIN/pvcd ]] || die "\`$BIN/pvcd\` is missing" 'cargo build -p pvcd -p pvc'
+
+# A network that the fuzzer asks for has bridges, a packet filter and settings of the kernel, which go
+# with the network of these programs. PyPI is out of reach from there.
+if [[ ${PVC_FUZZ_NETWORK:-} != own ]]; then
+    "$TOP/tests/fuzz/run.sh" install
+    PVC_FUZZ_NETWORK=own exec unshare --net "$TOP/tests/fuzz/standalone.sh" "$@"
+fi
+ip link set lo up
 
 DIR=$(mktemp -d /tmp/pvc-fuzz.XXXXXX)
 cleanup() {

@@ -714,7 +714,7 @@ mod tests {
         let (world, mut keeper) = (world().await, Keeper::new(BTreeSet::new()));
         let rest = ("8", &["drop"] as &[&str]);
         world.round(&mut keeper, &cluster(&[("7", &["tcp dport 22 accept"]), rest])).await;
-        for wrong in [&["bad"] as &[&str], &["accept; accept"], &["accept", "drop", "bad"]] {
+        for wrong in [&["bad"] as &[&str], &["accept; accept"], &["accept", "drop", "bad"], &[""]] {
             let round = world.round(&mut keeper, &cluster(&[("7", wrong), rest])).await;
             assert_eq!(world.chain("vxlan7-in").await, ["tcp dport 22 accept"], "{wrong:?}");
             assert!(round.bad[0].has_last, "{}", round.bad[0]);

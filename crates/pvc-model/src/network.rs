@@ -92,8 +92,15 @@ pub struct AclRecord {
     pub direction: Direction,
     pub order: u32,
     pub description: String,
-    /// Match and verdict in nftables' words.
+    /// Match and verdict in nftables' words; empty if its text or its order is not recorded.
     pub rule: String,
+}
+
+impl AclRecord {
+    /// Whether only a part of it is recorded, so that nobody knows what it does.
+    pub fn is_half(&self) -> bool {
+        self.rule.trim().is_empty()
+    }
 }
 
 /// Direction of the packets that a rule is about, seen from the network's guests.

@@ -118,6 +118,33 @@ fn what_is_removed_from_the_definition_is_unplugged() {
     );
 }
 
+#[test]
+fn a_card_on_a_function_is_asked_for_by_its_name_and_how_the_guest_is_given_it() {
+    let stub = Stub::start(current(&[]));
+    let user = User::of(&stub);
+    for line in [
+        "add web1 ens1f0v1 --sriov --sriov-mode hostdev -L -R",
+        "add web1 ens1f0v1 --sriov --macaddr 52:54:00:11:22:33 -L -R",
+        "remove web1 ens1f0v1 --sriov -L -R",
+    ] {
+        let words: Vec<&str> = ["-q", "vm", "network"].into_iter().chain(line.split(' ')).collect();
+        let output = user.run(&words);
+        assert_eq!((code(&output), out(&output).as_str()), (0, "done\n"), "{line}: {output:?}");
+    }
+    let add = format!("POST {VM}/networks?network=ens1f0v1");
+    assert_eq!(
+        changes(&stub),
+        [
+            format!("{add}&model=virtio&sriov=hostdev&restart=False&force=False"),
+            format!(
+                "{add}&mac=52%3A54%3A00%3A11%3A22%3A33&model=virtio&sriov=macvtap&restart=False\
+                 &force=False"
+            ),
+            format!("DELETE {VM}/networks?network=ens1f0v1&sriov=True&restart=False"),
+        ]
+    );
+}
+
 /// A server of this version says so, and of one of PVC 1.0.3 the definition is looked at.
 #[test]
 fn what_is_not_plugged_in_is_not_found() {

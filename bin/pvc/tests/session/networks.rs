@@ -59,6 +59,26 @@ fn each_change_of_a_network_is_one_request() {
             "POST /network/web/acl?description=mail&rule=drop&order=0",
         ),
         ("acl remove web ssh -y", "DELETE /network/web/acl/ssh"),
+        (
+            "modify web -g 10.20.1.254 --confirm 60s",
+            "PUT /network/web?ip4_gateway=10.20.1.254&confirm=60",
+        ),
+        (
+            "acl add web -d ssh -r accept --confirm 5",
+            "POST /network/web/acl?description=ssh&rule=accept&direction=in&confirm=5",
+        ),
+        ("acl remove web ssh -y --confirm 3600s", "DELETE /network/web/acl/ssh?confirm=3600"),
+        ("confirm web", "POST /network/web/confirm"),
+        (
+            "sriov vf set hv1 ens1f0v1 --vlan-id 100 --qos-prio 3 --tx-min 10 --tx-max 1000 \
+             --link-state enable --spoof-check --no-trust --query-rss",
+            "PUT /sriov/vf/hv1/ens1f0v1?vlan_id=100&vlan_qos=3&tx_rate_min=10&tx_rate_max=1000\
+             &link_state=enable&spoof_check=True&trust=False&query_rss=True",
+        ),
+        (
+            "sriov vf set hv1 ens1f0v1 --vlan-id 0 --no-spoof-check --trust --no-query-rss",
+            "PUT /sriov/vf/hv1/ens1f0v1?vlan_id=0&spoof_check=False&trust=True&query_rss=False",
+        ),
     ] {
         let stub = Stub::start(server);
         let output = User::of(&stub).run(&words(line));
@@ -104,6 +124,9 @@ fn a_server_that_would_leave_it_out_of_account_is_not_asked_for_what_is_new() {
         "add auto -d web -p managed",
         "add 7 -d web -p managed --masquerade",
         "modify web --spoof-guard",
+        "modify web -m 1400 --confirm 60s",
+        "acl add web -d ssh -r accept --confirm 60s",
+        "acl remove web ssh -y --confirm 60s",
     ] {
         let stub = Stub::start(old);
         let output = User::of(&stub).run(&words(line));
@@ -199,6 +222,12 @@ fn a_line_that_asks_for_nothing_or_for_nonsense_asks_nobody() {
         "add 7 -p managed",
         "acl add web -d x -r drop -o first",
         "acl add web -d x",
+        "modify web --confirm 60s",
+        "modify web -m 1400 --confirm 60m",
+        "acl remove web x -y --confirm soon",
+        "sriov vf set hv1 ens1f0v1",
+        "sriov vf set hv1 ens1f0v1 --link-state maybe",
+        "sriov vf set hv1 ens1f0v1 --vlan-id none",
     ] {
         assert_eq!(code(&user.run(&words(line))), 2, "{line}");
     }

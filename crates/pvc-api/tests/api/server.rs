@@ -581,3 +581,54 @@ async fn metadata_are_served_to_a_guest_while_this_node_has_the_services() {
     end.cancel();
     task.await.unwrap();
 }
+
+#[tokio::test]
+async fn where_a_token_is_required_a_guest_finds_nothing_without_one() {
+    let api = with_vms(3).await;
+    let (name, vni, mac) = {
+        let view = api.store.view();
+        let vm = view.vms.values().next().unwrap().clone();
+        let nic = vm.domain.as_ref().unwrap().nics[0].clone();
+        (vm.name.clone(), nic.vni(), nic.mac)
+    };
+    let network = format!("/networks/{vni}");
+    api.write(&format!("{network}/nettype"), "managed").await;
+    api.write(&format!("{network}/ip4_network"), "127.0.0.0/24").await;
+    api.write(&format!("{network}/dhcp4_reservations/{mac}/ipaddr"), "127.0.0.1").await;
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let (trouble, _reported) = tokio::sync::watch::channel(None);
+    let ports = MetadataPorts {
+        store: api.store.clone(),
+        clock: Arc::new(pvc_testkit::TokioClock::new()),
+        random: Arc::new(pvc_testkit::SeededRandom::new(1)),
+        is_token_required: true,
+        provisioner: None,
+        trouble: Arc::new(trouble),
+    };
+    let (_term, seen) = tokio::sync::watch::channel(1);
+    let end = CancellationToken::new();
+    let task = tokio::spawn(serve_metadata_on(address, ports, seen, end.clone()));
+    let served = async || {
+        while TcpStream::connect(address).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), served()).await.unwrap();
+    for path in ["/latest/meta-data/name", "/latest/meta-data/", "/latest/user-data"] {
+        let reply = get(address, path).await;
+        assert!(reply.starts_with("HTTP/1.1 401") && !reply.contains(&name), "{path}: {reply}");
+    }
+    let put = "PUT /latest/api/token HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+               X-aws-ec2-metadata-token-ttl-seconds: 60\r\n\r\n";
+    let given = say(address, put).await;
+    assert!(given.starts_with("HTTP/1.1 200"), "{given}");
+    let token = given.rsplit("\r\n").next().unwrap();
+    let shows = format!(
+        "GET /latest/meta-data/name HTTP/1.1\r\nHost: x\r\nX-aws-ec2-metadata-token: \
+         {token}\r\n\r\n"
+    );
+    let answer = say(address, &shows).await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with(&name), "{answer}");
+    end.cancel();
+    task.await.unwrap();
+}

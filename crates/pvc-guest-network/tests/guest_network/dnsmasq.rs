@@ -388,6 +388,45 @@ fn a_flood_of_mac_addresses_leaves_addresses_for_the_cards_of_vms_and_to_who_had
     });
 }
 
+/// Of the two addresses one lies outside of the range that anybody is given an address of, and one
+/// within it.
+#[test]
+fn a_reserved_address_is_given_to_its_card_and_to_nobody_else() {
+    const OTHER: Mac = [0x52, 0x54, 0, 0xdd, 0, 1];
+    const RESERVED: [(Mac, &str, u8); 2] = [
+        ([0x52, 0x54, 0, 0xee, 0, 1], "52:54:00:ee:00:01", 50),
+        ([0x52, 0x54, 0, 0xee, 0, 2], "52:54:00:ee:00:02", 150),
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path().to_owned();
+    on_a_bridge_of_its_own(async move {
+        fs::write(directory.join("database"), "").unwrap();
+        let guest = beside_the_bridge(move |_| {
+            let client = Client::new();
+            for (mac, _, last) in RESERVED {
+                let address = Ipv4Addr::new(10, 20, 1, last);
+                assert!(!client.requests(OTHER, address), "{address} is another's");
+                assert_eq!(client.is_offered(mac, 1), address);
+                assert!(client.requests(mac, address), "{address} is its own");
+                assert!(!client.requests(OTHER, address), "{address} is another's still");
+            }
+        });
+        let reserve = |(_, mac, last): (Mac, &str, u8)| Change::PutReservation {
+            vni: "1001".to_owned(),
+            reservation: LeaseRecord {
+                mac: mac.to_owned(),
+                address: format!("10.20.1.{last}"),
+                hostname: "None".to_owned(),
+                ..LeaseRecord::default()
+            },
+        };
+        let changes = RESERVED.map(reserve).into();
+        let finished = || guest.is_finished();
+        serve_with(&directory, record(), changes, "the guest is done", finished).await;
+        guest.join().unwrap();
+    });
+}
+
 /// Every guest of a network hears what the others call themselves.
 #[test]
 fn in_a_guarded_network_a_guest_does_not_get_the_address_of_one_whose_name_it_takes() {

@@ -146,11 +146,12 @@ fn of_direction(record: &NetworkRecord, direction: Direction) -> Vec<&AclRecord>
     rules
 }
 
-/// Returns those of `rules` whose order is not their place among them, with that as their order.
+/// Returns those of `rules` whose order is not their place among them, with that as their order. A
+/// rule of which only a part is recorded gets none, with which it might be whole.
 fn renumbered(rules: &[&AclRecord]) -> impl Iterator<Item = AclRecord> {
     let placed = (0..).zip(rules.iter().copied());
     placed
-        .filter(|(order, acl)| acl.order != *order)
+        .filter(|(order, acl)| acl.order != *order && !acl.is_half())
         .map(|(order, acl)| AclRecord { order, ..acl.clone() })
 }
 

@@ -324,7 +324,7 @@ mod tests {
         assert!(all.contains(&"no neighbor pvc-nodes activate"));
         assert!(all.contains(&"ip forwarding") && all.contains(&"no ipv6 forwarding"));
         assert!(all.contains(&"neighbor pvc-hypervisors route-reflector-client"));
-        assert!(all.contains(&"bgp graceful-restart"), "a restart of FRR is no outage");
+        assert!(all.contains(&"bgp graceful-restart"), "it is offered; tunnels are away meanwhile");
         assert!(all.contains(&"advertise-all-vni"));
         assert!(!text.contains("unicast\n  redistribute"), "there is nobody to tell");
         assert_eq!(unknown_coordinators(&settings, &cluster), [&NodeName::new("other")]);

@@ -479,6 +479,8 @@ fn chain<'a>(
     let mut wrong = None;
     for acl in &acls {
         let why = match check_rule(&acl.rule) {
+            // It may be a `drop`, or an `accept` with a place behind one.
+            _ if acl.is_half() => "only a part of it is recorded, its text or its order".to_owned(),
             Err(why) => crate::with_causes(&why),
             Ok(rule) if rule.len() > *left => {
                 "the rules of this network are too long in all".to_owned()

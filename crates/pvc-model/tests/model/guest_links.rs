@@ -173,6 +173,22 @@ fn both_kinds_of_networks_stand_after_one_pass_and_nothing_is_left_to_do() {
     assert_eq!(machine.settings["net/ipv6/conf/vmbr1001/accept_dad"], "0");
 }
 
+/// Without them a guest takes nothing that its own node sends to it (`tx off`).
+#[test]
+fn a_bridge_that_is_made_or_adopted_gets_the_checksums_of_what_is_sent_over_it_computed() {
+    let both = networks(&[record("1001", "managed", ""), record("101", "bridged", "")]);
+    let mut former = Machine::new();
+    former.add(link("vmbr1001", LinkKind::Bridge));
+    former.add(link("vmbr101", LinkKind::Bridge));
+    for machine in [Machine::new(), former] {
+        let steps = machine.plan(&both, &underlay()).steps;
+        for number in [101, 1001] {
+            let step = LinkStep::ComputeChecksums { link: format!("vmbr{number}") };
+            assert!(steps[&vni(number)].contains(&step), "{steps:?}");
+        }
+    }
+}
+
 #[test]
 fn no_guest_hears_an_address_that_the_kernel_makes_up_for_a_bridge() {
     let steps = Machine::new().plan(&networks(&[record("101", "bridged", "")]), &underlay()).steps;
@@ -526,6 +542,21 @@ fn a_machine_alone_has_bridges_without_tunnels_of_any_mtu() {
     let plan = machine.settle(&managed, &alone());
     assert_eq!(plan.standing.len(), 2);
     assert_eq!((machine.links["vmbr1001"].mtu, machine.links["vmbr1002"].mtu), (9000, 1500));
+    assert!(!machine.links.contains_key("vxlan1001"));
+}
+
+#[test]
+fn a_machine_alone_has_bridged_networks_on_the_device_that_is_named_for_them() {
+    let both = networks(&[record("101", "bridged", ""), record("1001", "managed", "")]);
+    let bridge_device = Some("ens4".to_owned());
+    let underlay = Underlay { tunnels: None, bridge_device, bridge_mtu: Some(1500) };
+    let mut machine = Machine::new();
+    let plan = machine.settle(&both, &underlay);
+    assert_eq!(plan.standing, BTreeSet::from([vni(101), vni(1001)]));
+    assert_eq!(plan.findings, BTreeMap::new());
+    let vlan = &machine.links["vlan101"];
+    assert_eq!((&vlan.kind, vlan.mtu), (&vlan_of("ens4", 101), 1500));
+    assert_eq!(vlan.master.as_deref(), Some("vmbr101"));
     assert!(!machine.links.contains_key("vxlan1001"));
 }
 

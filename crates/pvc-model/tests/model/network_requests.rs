@@ -803,6 +803,30 @@ fn q10_orders_that_legacy_peers_left_are_made_dense_with_the_next_change() {
     assert_eq!(found, expected.map(|(order, name)| (order, name.to_owned())));
 }
 
+/// With an order it might be whole, and in force at a place that nobody has given it.
+#[test]
+fn half_a_rule_is_given_no_order_by_changes_of_others() {
+    let mut cluster = with(&[web()]);
+    let acl = |order, description: &str, rule: &str| AclRecord {
+        direction: Direction::In,
+        order,
+        description: description.into(),
+        rule: rule.into(),
+    };
+    let record = NetworkRecord {
+        acls: vec![acl(0, "a", "drop"), acl(0, "half", ""), acl(1, "b", "drop")],
+        ..cluster.networks["1001"].as_ref().clone()
+    };
+    cluster.networks.insert("1001".into(), Arc::new(record));
+    let new = rule(Direction::In, None, "new");
+    let changes = add_acl(&cluster, "web", &new).unwrap();
+    let moved: Vec<(&str, u32)> =
+        changes.moved.iter().map(|acl| (acl.description.as_str(), acl.order)).collect();
+    assert_eq!(moved, [("b", 2)]);
+    let gone = remove_acl(&cluster, "web", "half").unwrap();
+    assert_eq!(gone.removed.len(), 1, "it can be removed");
+}
+
 #[test]
 fn a_rule_is_one_of_a_managed_network_with_a_name_of_its_own() {
     let mut cluster = with(&[web(), bridged(100, "office")]);

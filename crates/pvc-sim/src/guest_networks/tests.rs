@@ -159,6 +159,41 @@ async fn rules_of_before_are_found() {
     assert!(scene.found().unwrap().contains("goes back"));
 }
 
+/// Finds what is wrong when the port of a guest of network 1001 is gone, or a port of
+/// `other_bridge`.
+async fn found_of_port(other_bridge: Option<&str>) -> String {
+    let mut shape = Shape::plain(3, 1);
+    shape.nature.networks = 1;
+    plug_in(&mut shape);
+    let cluster = Cluster::start(shape, Log::new(false)).await.unwrap();
+    let host = cluster.runs_on(0)[0];
+    cluster.world.with(|state| state.links_changed(host));
+    assert_eq!(cluster.violation(), None);
+    cluster.world.with(|state| {
+        let guest = state.hypervisors[host].guests.values().next().unwrap();
+        let port = port(guest.client, 0);
+        let network = &state.hosts[host].network;
+        network.pull_out(&port);
+        if let Some(bridge) = other_bridge {
+            network.plug_in(&port, bridge);
+        }
+        state.links_changed(host);
+    });
+    cluster.violation().unwrap().what
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_whose_port_is_gone_is_found() {
+    let found = found_of_port(None).await;
+    assert!(found.contains("the port of guest vm0 is not in `vmbr1001`"), "{found}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_whose_port_is_in_another_bridge_is_found() {
+    let found = found_of_port(Some("vmbr1002")).await;
+    assert!(found.contains("the port of guest vm0 is not in `vmbr1001`"), "{found}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_daemon_that_runs_keeps_networks_and_one_that_is_to_end_does_not() {
     let mut shape = Shape::plain(3, 0);

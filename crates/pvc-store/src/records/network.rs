@@ -158,11 +158,15 @@ fn leases(r: &mut Reader<'_>, container: &str, is_dynamic: bool) -> Vec<LeaseRec
 
 fn acls(r: &mut Reader<'_>, direction: Direction) -> Vec<AclRecord> {
     let container = format!("firewall_rules/{}", direction.as_str());
-    let mut acls = r.list(&container, |r, description| AclRecord {
-        direction,
-        order: r.number("order"),
-        rule: r.text("rule"),
-        description: description.to_owned(),
+    let mut acls = r.list(&container, |r, description| {
+        // Without its place it may pass what a rule before it drops: it is read as half a rule.
+        let has_order = r.shared("order").parse::<u32>().is_ok();
+        AclRecord {
+            direction,
+            order: r.number("order"),
+            rule: if has_order { r.text("rule") } else { String::new() },
+            description: description.to_owned(),
+        }
     });
     acls.sort_by_key(|acl| acl.order);
     acls

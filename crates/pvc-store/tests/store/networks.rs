@@ -301,6 +301,59 @@ async fn a_reservation_and_rules_are_written_as_legacy_peers_read_them() {
 }
 
 #[tokio::test]
+async fn what_a_peer_has_written_by_half_takes_nothing_with_it_and_is_no_rule_that_passes() {
+    let world = with_web().await;
+    let tree = world.tree.connect();
+    for (key, value) in [
+        ("firewall_rules/in/whole", ""),
+        ("firewall_rules/in/whole/order", "7"),
+        ("firewall_rules/in/whole/rule", "drop"),
+        ("firewall_rules/in/no-text", ""),
+        ("firewall_rules/in/no-text/order", "3"),
+        ("firewall_rules/in/no-order", ""),
+        ("firewall_rules/in/no-order/rule", "accept"),
+        ("firewall_rules/in/bad-order", ""),
+        ("firewall_rules/in/bad-order/order", "abc"),
+        ("firewall_rules/in/bad-order/rule", "accept"),
+        ("firewall_rules/out/nothing", ""),
+        ("dhcp4_reservations/52:54:00:aa:bb:01", "static"),
+        ("dhcp4_reservations/52:54:00:aa:bb:02", "static"),
+        ("dhcp4_reservations/52:54:00:aa:bb:02/ipaddr", "10.20.1.10"),
+        ("dhcp4_leases/52:54:00:aa:bb:03", ""),
+        ("dhcp4_leases/52:54:00:aa:bb:03/ipaddr", "10.20.1.101"),
+    ] {
+        let path = format!("/networks/1001/{key}");
+        tree.create(&path, value.into(), CreateMode::Persistent).await.unwrap();
+    }
+    let view = world.store.fresh().await.unwrap();
+    let record = view.network("web").unwrap();
+    assert_eq!((&*record.ip4_network, &*record.nettype), ("10.20.1.0/24", "managed"));
+    let rules = |direction: Direction| -> Vec<(&str, u32, &str)> {
+        let acls = record.acls.iter().filter(|acl| acl.direction == direction);
+        acls.map(|acl| (&*acl.description, acl.order, &*acl.rule)).collect()
+    };
+    let expected =
+        [("bad-order", 0, ""), ("no-order", 0, ""), ("no-text", 3, ""), ("whole", 7, "drop")];
+    assert_eq!(rules(Direction::In), expected);
+    assert_eq!(rules(Direction::Out), [("nothing", 0, "")]);
+    let half: Vec<bool> = record.acls.iter().map(AclRecord::is_half).collect();
+    assert_eq!(half, [true, true, true, false, true]);
+    let leases: Vec<(&str, &str, Option<&str>)> = record
+        .leases
+        .iter()
+        .map(|lease| (&*lease.mac, &*lease.address, lease.expiry.as_deref()))
+        .collect();
+    assert_eq!(
+        leases,
+        [
+            ("52:54:00:aa:bb:01", "", None),
+            ("52:54:00:aa:bb:02", "10.20.1.10", None),
+            ("52:54:00:aa:bb:03", "10.20.1.101", Some("")),
+        ]
+    );
+}
+
+#[tokio::test]
 async fn of_two_rules_at_once_the_later_one_is_decided_again() {
     let world = with_web().await;
     world.other.fresh().await.unwrap();

@@ -211,7 +211,6 @@ fn a_primary_of_1_0_3_gets_the_gateways_and_gives_them_back_with_its_leases() {
     lab.upgrade(LEGACY);
 }
 
-/// Has the role handed over, and waits until the floating address is there alone.
 /// Has another server lead ZooKeeper. If the leader's node dies, the legacy peer is the first to
 /// take it for dead, for it counts on through an election; and it recovers nothing from a node
 /// that comes back on as it was told.
@@ -229,6 +228,7 @@ fn another_leads_zookeeper(lab: &Lab, node: &str) {
     }
 }
 
+/// Has the role handed over, and waits until the floating address is there alone.
 fn has_the_role(lab: &Lab, node: &str) {
     lab.pvc(&["node", "primary", node, "--wait"]).ok();
     lab.until_primary(node);

@@ -4,7 +4,9 @@
 use std::process::{Child, Command};
 
 use nix::sched::{CloneFlags, unshare};
-use pvc_standalone_tests::{Machine, SerialLine, Settings, eventually, hello_image, run};
+use pvc_standalone_tests::{
+    Machine, SerialLine, Settings, eventually, hello_image, never_within, run,
+};
 
 #[test]
 fn a_guest_gets_an_address_a_name_and_a_way_out_and_what_is_forbidden_does_not_pass() {
@@ -144,7 +146,15 @@ fn it_reaches_the_outside_unless_forbidden(machine: &Machine, line: &mut SerialL
     does(line, &ping("forbidden"), "out-forbidden-no\r");
     // Nobody confirms it.
     does(line, &ping("taken-back"), "out-taken-back-ok\r");
-    machine.pvc(&[&acl[..], &drop].concat()).ok();
+    // Confirmed, it stays when that time is over.
+    machine.pvc(&[&acl[..], &drop, &["--confirm", "15s"]].concat()).ok();
+    machine.pvc(&["network", "confirm", "1001"]).ok();
+    never_within("a rule that was confirmed is taken back", 17, || {
+        let rules = machine.pvc(&["network", "acl", "list", "1001", "-f", "raw"]);
+        if rules.ok().contains("192.0.2.0/24 drop") { Ok(()) } else { Err(rules) }
+    });
+    does(line, &ping("confirmed"), "out-confirmed-no\r");
+    machine.pvc(&["network", "confirm", "1001"]).fails_with_hint();
     let dropped = traced(&outside).fails(1);
     assert!(dropped.contains("by rule `no-outside`"), "{dropped}");
     // A second command, and one that names what is not there.

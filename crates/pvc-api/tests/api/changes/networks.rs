@@ -357,6 +357,23 @@ async fn h10_a_rule_that_would_keep_the_others_from_being_loaded_is_refused() {
 }
 
 #[tokio::test]
+async fn a_rule_of_a_megabyte_is_refused_and_nothing_of_it_is_kept() {
+    let api = with_network().await;
+    for (bytes, status, words) in [
+        (4_097, 400, "it has more than 4 KiB"),
+        (1_000_000, 400, "it has more than 4 KiB"),
+        (1 << 20, 413, "the request body is larger than 1 MiB"),
+    ] {
+        let rule = "a".repeat(bytes);
+        for path in ["/network/web/acl?description=x", "/network/web/acl/x?direction=in"] {
+            let said = api.form(Method::POST, path, "rule", &rule).await.refused(status);
+            assert!(said.contains(words) && said.len() < 1000, "{bytes} to {path}: {said}");
+        }
+    }
+    assert_eq!(api.get("/network/web/acl").await.ok(), json!([]));
+}
+
+#[tokio::test]
 async fn a_vm_is_plugged_into_networks_of_both_kinds_and_into_no_other() {
     let api = with_network().await;
     api.post("/network?vni=9&nettype=bridged&description=lan").await.ok();

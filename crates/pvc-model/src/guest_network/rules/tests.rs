@@ -360,6 +360,31 @@ fn a_bad_rule_keeps_its_networks_last_set_and_without_one_closes_its_chain() {
     assert!(bad[0].has_last && bad[0].to_string().contains("keeps the rules that it had"));
 }
 
+/// A peer may have written the order of a rule, and not yet its text.
+#[test]
+fn half_a_rule_lets_nothing_pass_that_the_whole_one_might_drop() {
+    let half = acl(Direction::In, 1, "");
+    let first = acl(Direction::In, 0, "tcp dport 22 accept");
+    let last = acl(Direction::In, 2, "accept");
+    let recorded = cluster(&[("7", &[first.clone(), half, last.clone()])]);
+    let (filter_of_half, bad) = filter(&recorded);
+    let text = filter_of_half.rules();
+    assert_eq!(chain(&text, "vxlan7-in"), ["", "tcp dport 22 accept", "drop"]);
+    assert!(bad[0].to_string().contains("only a part of it is recorded"), "{}", bad[0]);
+    assert_eq!(bad.len(), 1);
+
+    let (before, _) = filter(&cluster(&[("7", &[first, last])]));
+    let known = [(vni(7), before.networks[&vni(7)].acls.clone())].into();
+    let (kept, bad) = filter_after(&recorded, &known, &|_| None);
+    assert_eq!(kept, before, "the network keeps the rules that it had");
+    assert!(bad[0].has_last);
+
+    // Of PVC 1.0.3 there may be rules that only count.
+    let counts = acl(Direction::In, 0, "# nothing but a note");
+    let (filter, bad) = filter(&cluster(&[("7", &[counts])]));
+    assert_eq!((chain(&filter.rules(), "vxlan7-in"), bad), (vec!["", ""], Vec::new()));
+}
+
 #[test]
 fn a_rule_that_nft_refuses_is_as_bad_and_so_are_last_rules_that_it_refuses_by_now() {
     let acls = [acl(Direction::In, 1, "iif eth9 drop"), acl(Direction::In, 2, "accept")];
