@@ -18,11 +18,11 @@ const KEYS: &str = "/root/deb2.pub";
 const DISKS: [&str; 3] = ["deb1_sda", "deb2_sda", "deb2_cidata"];
 
 /// Seconds that an installation, or what is done with the contents of its disk, may take.
-const WORK: u64 = 600;
+const WORK: u64 = 1_800;
 
 /// Seconds that a guest may take to boot, and cloud-init in it to come to its end: nothing but
 /// software runs it here.
-const BOOT: u64 = 480;
+const BOOT: u64 = 1_200;
 
 #[test]
 fn a_debian_of_the_example_script_and_one_of_an_image_of_it_boot_from_ceph_with_their_data() {
