@@ -47,7 +47,7 @@ pub struct Volumes {
 
 impl Domain {
     /// The XML for a host. On a host with KVM, RBD and the emulator that the XML names, that is the
-    /// XML itself but for the console log.
+    /// XML itself but for the console log and a TPM that does not say whether its state is kept.
     pub fn for_host(&self, host: &ForHost<'_>) -> Result<String, EditError> {
         let document = self.document();
         let domain = document.root_element();
@@ -64,6 +64,9 @@ impl Domain {
         }
         for node in each(child(domain, "devices"), "interface") {
             splices.extend(function_here(text, node, host.functions));
+        }
+        for node in each(child(domain, "devices"), "tpm") {
+            splices.extend(kept_tpm(text, node));
         }
         if let Some(path) = host.console_log {
             splices.extend(console_log(text, domain, &path.to_string_lossy()));
@@ -243,6 +246,15 @@ fn function_here(
         splices.push(append(text, node, &Element::verbatim(&added)));
     }
     splices
+}
+
+/// An emulated TPM keeps its state when its guest ends, unless it says something else. Guests are
+/// transient domains, of which libvirt removes it otherwise, with every key that is sealed by it.
+fn kept_tpm(text: &str, node: Node<'_, '_>) -> Option<Splice> {
+    let backend = child(node, "backend")?;
+    let is_open = backend.attribute("type") == Some("emulator")
+        && backend.attribute("persistent_state").is_none();
+    is_open.then(|| set_attribute(text, backend, "persistent_state", "yes"))
 }
 
 /// Changes in a disk whose volume this host reaches in a way of its own.

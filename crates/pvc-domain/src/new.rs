@@ -132,6 +132,8 @@ fn devices(new: &NewDomain<'_>) -> Element {
         return devices;
     }
     let backend = leaf("backend").with("type", "emulator").with("version", "2.0");
+    // Without it a transient domain has a new TPM at each start.
+    let backend = backend.with("persistent_state", "yes");
     devices.child(leaf("tpm").with("model", "tpm-crb").child(backend))
 }
 
@@ -259,7 +261,12 @@ mod tests {
         let new = NewDomain { machine, firmware, has_tpm: true, ..new(&disks, &[]) };
         let xml = new_domain(&new).expect("it can be written");
         validate(&xml).expect("it may be defined");
-        for part in ["machine='pc'", "<os firmware='efi'>", "<tpm model='tpm-crb'>"] {
+        for part in [
+            "machine='pc'",
+            "<os firmware='efi'>",
+            "<tpm model='tpm-crb'>",
+            "<backend type='emulator' version='2.0' persistent_state='yes'/>",
+        ] {
             assert!(xml.contains(part), "{part} in {xml}");
         }
     }

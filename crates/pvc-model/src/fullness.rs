@@ -25,6 +25,10 @@ const FEWEST: usize = 6;
 /// Time after which nothing is predicted, in seconds: ten years at today's rate mean nothing.
 const FORESEEABLE: f64 = (3650 * DAY) as f64;
 
+/// Part of what a pool can hold by which it has to be below a mark before it is told to be: what
+/// comes and goes at the mark is not told again and again.
+const MARGIN: f64 = 0.02;
+
 /// Content of a pool at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
@@ -153,16 +157,38 @@ pub fn predict(record: &FullnessRecord, stored_bytes: u64, free_bytes: u64) -> F
         _ => None,
     };
     let marks = [ratios.nearfull, ratios.backfillfull, ratios.full].map(until);
-    let state = match marks {
-        [_, _, Some(0)] => FullState::Full,
-        [_, Some(0), _] => FullState::Backfillfull,
-        [Some(0), ..] => FullState::Nearfull,
-        _ => FullState::Ok,
-    };
+    let state = state(ratios, stored, holds);
     let [nearfull_in, backfillfull_in, full_in] = marks;
     let growth_per_day = rate.map(|rate| (rate * DAY as f64) as i64);
     let history = span(recent);
     Forecast { state, history, growth_per_day, nearfull_in, backfillfull_in, full_in }
+}
+
+/// State of a pool that operators are to be told, where they have been `told` another: a worse one
+/// at once, a better one when the pool is well below the mark.
+pub fn state_to_tell(
+    ratios: Ratios,
+    stored_bytes: u64,
+    free_bytes: u64,
+    told: FullState,
+) -> FullState {
+    let (stored, holds) = (stored_bytes as f64, stored_bytes as f64 + free_bytes as f64);
+    let with_margin = state(ratios, stored + holds * MARGIN, holds);
+    state(ratios, stored, holds).max(told.min(with_margin))
+}
+
+fn state(ratios: Ratios, stored: f64, holds: f64) -> FullState {
+    // What holds nothing and has room for nothing is not in use yet.
+    let is_at = |ratio: f64| holds > 0.0 && stored >= holds * ratio / ratios.full;
+    if is_at(ratios.full) {
+        FullState::Full
+    } else if is_at(ratios.backfillfull) {
+        FullState::Backfillfull
+    } else if is_at(ratios.nearfull) {
+        FullState::Nearfull
+    } else {
+        FullState::Ok
+    }
 }
 
 /// Seconds of a time that is not over: never 0.
@@ -280,6 +306,28 @@ mod tests {
     fn an_empty_pool_without_room_is_not_full() {
         let forecast = predict(&FullnessRecord::default(), 0, 0);
         assert_eq!((forecast.state, forecast.full_in), (FullState::Ok, None));
+    }
+
+    #[test]
+    fn a_pool_at_a_mark_is_told_once() {
+        use FullState::{Backfillfull, Full, Nearfull, Ok};
+        for (percent, told, expected) in [
+            (84, Ok, Ok),
+            (85, Ok, Nearfull),
+            (84, Nearfull, Nearfull),
+            (83, Nearfull, Nearfull),
+            (82, Nearfull, Ok),
+            (92, Nearfull, Backfillfull),
+            (100, Ok, Full),
+            (99, Full, Full),
+            (97, Full, Backfillfull),
+            (89, Full, Backfillfull),
+            (60, Full, Ok),
+        ] {
+            let found = state_to_tell(Ratios::OF_DIRECTORY, percent, 100 - percent, told);
+            assert_eq!(found, expected, "{percent} after {told}");
+        }
+        assert_eq!(state_to_tell(Ratios::default(), 0, 0, Full), Ok, "it is not in use");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::answered::Answered;
+use crate::full_faults::FullFaults;
 use crate::fullness;
 
 /// Time for which the answer to one question is waited for. Adapters have deadlines of their own;
@@ -36,18 +37,25 @@ pub async fn run(context: Context, interval: Duration, end: CancellationToken) {
 
 async fn watch(context: &Context, interval: Duration, end: &CancellationToken) {
     let (mut silence, mut answered) = (Silence::default(), Answered::default());
+    let mut full_faults = FullFaults::default();
     let mut turns = context.turns(end);
     while turns.next(interval).await {
         if let Some(cluster) = context.ports.storage.cluster().filter(|_| context.is_primary()) {
             let at = context.ports.clock.wall().as_secs();
             let answers = ask(context, cluster).await;
             silence.note(context, &answers).await;
-            let pools = answers.contents();
+            let (pools, health) = (answers.contents(), answers.health.as_ref().ok().cloned());
             let stamp = answered.note(context, at, answers.outcomes());
             publish(context, answers, stamp).await;
             fullness::note(context, &pools, timely(context, cluster.full_ratios())).await;
+            // Another may have become primary while Ceph was asked.
+            if context.is_primary() {
+                full_faults.note_pools(context, &pools).await;
+                full_faults.note_health(context, health.as_deref().unwrap_or_default()).await;
+            }
         } else {
             silence = Silence::default();
+            full_faults = FullFaults::default();
             answered.forget();
         }
     }
@@ -474,6 +482,34 @@ mod tests {
             is_by_it && answered_at(&view, Question::Status) == Some(7)
         })
         .await;
+        end.cancel();
+        task.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ceph_that_fills_up_is_a_fault_until_there_is_room() {
+        let cluster = Arc::new(ScriptedCluster::new(access()));
+        let holds = |stored_bytes: u64| {
+            let free_bytes = 1000 - stored_bytes;
+            Some(vec![PoolFigures { stored_bytes, free_bytes, ..pool("vms") }])
+        };
+        let words = r#"{"checks":{"OSD_NEARFULL":{"summary":{"message":"1 nearfull osd(s)"}}}}"#;
+        cluster.say(|said| (said.pools, said.health) = (holds(920), words.to_owned()));
+        let context = primary(MemoryStorage::of_cluster(cluster.clone())).await;
+        let end = CancellationToken::new();
+        let task = tokio::spawn(run(context.clone(), INTERVAL, end.clone()));
+        let stands = |id: &str| context.store.view().faults.contains_key(id);
+        let time_limit = Duration::from_secs(300);
+        eventually("both are faults", time_limit, || {
+            stands("POOL_NEARFULL_VMS") && stands("CEPH_NEARFULL")
+        })
+        .await;
+        assert!(!stands("POOL_FULL_VMS") && !stands("CEPH_FULL"));
+
+        cluster.say(|said| (said.pools, said.health) = (holds(500), "{}".to_owned()));
+        eventually("the pool has room", time_limit, || !stands("POOL_NEARFULL_VMS")).await;
+        assert!(stands("CEPH_NEARFULL"), "Ceph may say it again in a moment");
+        eventually("Ceph has room", Duration::from_secs(1200), || !stands("CEPH_NEARFULL")).await;
         end.cancel();
         task.await.unwrap();
     }

@@ -17,6 +17,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::answered::Answered;
+use crate::full_faults::FullFaults;
 use crate::{directory, fullness};
 
 /// Time between two looks at the directory: volumes are also made beside the daemon.
@@ -51,13 +52,16 @@ impl FoundVolume {
 /// Works until `end`.
 pub async fn run(context: Context, end: CancellationToken) {
     let (mut turns, mut answered) = (context.turns(&end), Answered::default());
+    let mut full_faults = FullFaults::default();
     while turns.next(EVERY).await {
-        pass(&context, &mut answered).await;
+        let pools = pass(&context, &mut answered).await;
+        full_faults.note_pools(&context, &pools).await;
     }
 }
 
-/// Looks once, and makes the records say what there is.
-async fn pass(context: &Context, answered: &mut Answered) {
+/// Looks once, and makes the records say what there is. Returns the pools, if they can be looked
+/// at.
+async fn pass(context: &Context, answered: &mut Answered) -> Vec<PoolInfo> {
     let (before, at) = (context.store.view(), context.ports.clock.wall().as_secs());
     let look = context.in_time(DEADLINE, look(context.ports.storage.as_ref())).await;
     let stamp = answered.note(context, at, ASKED.map(|question| (question, look.is_ok())));
@@ -65,7 +69,8 @@ async fn pass(context: &Context, answered: &mut Answered) {
         Ok(found) => found,
         Err(error) => {
             tracing::warn!(%error, "the volumes cannot be looked at");
-            return write(context, stamp.into_iter().collect()).await;
+            write(context, stamp.into_iter().collect()).await;
+            return Vec::new();
         }
     };
     let recorded = context
@@ -84,6 +89,7 @@ async fn pass(context: &Context, answered: &mut Answered) {
                                                to date; it is tried again"),
     }
     fullness::note(context, &found.pools, async { Ok(Ratios::OF_DIRECTORY) }).await;
+    found.pools
 }
 
 async fn write(context: &Context, reports: Vec<Report>) {

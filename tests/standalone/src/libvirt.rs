@@ -55,6 +55,11 @@ impl Libvirt {
         self.dir.join("run")
     }
 
+    /// Directory in which this libvirtd keeps the state of a guest's emulated TPM.
+    pub fn tpm_directory(&self, uuid: &str) -> PathBuf {
+        self.dir.join("lib/swtpm").join(uuid)
+    }
+
     /// Kills libvirtd alone, as the kernel does when memory runs out. Guests keep running.
     pub fn kill(&self) {
         let pid = pid_in(&self.dir.join("libvirtd.pid")).expect("libvirtd has a pid file");

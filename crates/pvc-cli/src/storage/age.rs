@@ -34,8 +34,8 @@ pub fn note(pvc: &Pvc, what: &str, age: Option<u64>) {
 fn note_text(what: &str, age: Option<u64>) -> Option<String> {
     let age = words(age.filter(|age| *age > OLD)?);
     Some(format!(
-        "({what} {age}: the storage has not answered since, or no node has asked it; `pvc fault \
-         list` may say why)"
+        "({what} {age}: the storage has not answered since, or no node has asked it; `pvc cluster \
+         fault list` may say why)"
     ))
 }
 

@@ -211,6 +211,43 @@ fn a_host_with_everything_gets_the_text_itself() {
 }
 
 #[test]
+fn an_emulated_tpm_keeps_its_state_unless_it_says_otherwise() {
+    let host = ForHost {
+        domain_type: "kvm",
+        emulator: "/usr/bin/qemu-system-x86_64",
+        is_here: &|_| true,
+        volumes: &Volumes::default(),
+        functions: &BTreeMap::new(),
+        console_log: None,
+    };
+    for (backend, given) in [
+        ("<backend type='emulator'/>", "<backend persistent_state='yes' type='emulator'/>"),
+        (
+            "<backend type='emulator' version='2.0'><encryption secret='6f1b2f3e'/></backend>",
+            "<backend persistent_state='yes' type='emulator' version='2.0'>\
+             <encryption secret='6f1b2f3e'/></backend>",
+        ),
+        (
+            "<backend type='emulator' persistent_state='no'/>",
+            "<backend type='emulator' persistent_state='no'/>",
+        ),
+        (
+            "<backend type='passthrough'><device path='/dev/tpm0'/></backend>",
+            "<backend type='passthrough'><device path='/dev/tpm0'/></backend>",
+        ),
+    ] {
+        let xml = |backend: &str| {
+            format!(
+                "<domain type='kvm'><name>a</name><devices><emulator>/usr/bin/kvm</emulator>\
+                 <tpm model='tpm-crb'>{backend}</tpm></devices></domain>"
+            )
+        };
+        let there = Domain::parse(&xml(backend)).unwrap().for_host(&host).unwrap();
+        assert_eq!(there, xml(given));
+    }
+}
+
+#[test]
 fn a_function_has_the_address_that_it_has_on_the_host() {
     let function = |function, vlan| HostFunction { pci: Some((0, 0x5e, 2, function)), vlan };
     let functions = BTreeMap::from([

@@ -109,6 +109,15 @@ fn a_vm_with_uefi_and_a_tpm_runs() {
         let log = machine.pvc(&["vm", "log", "up1"]);
         if log.stdout.contains("BdsDxe") { Ok(()) } else { Err(log) }
     });
+    let vm = machine.vm("up1");
+    let tpm = machine.libvirt().tpm_directory(vm["uuid"].as_str().expect("it has one"));
+    // A TPM that is made anew has a new directory.
+    let mark = tpm.join("mark");
+    fs::write(&mark, "").expect("the TPM has a directory");
+    machine.quietly("vm stop up1 -y --wait").ok();
+    machine.quietly("vm start up1 --wait").ok();
+    machine.qemu("up1");
+    assert!(mark.exists(), "it has the TPM of its first start: {}", tpm.display());
     machine.quietly("vm stop up1 -y").ok();
     machine.quietly("vm remove up1 -y").ok();
 }
