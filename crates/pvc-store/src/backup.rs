@@ -37,8 +37,16 @@ impl Store {
     /// A restore of a dump without the passwords leaves those that are there. Where there are none,
     /// each node's daemon writes its own at its start; until then nobody can fence it, least of all
     /// one that is dead already.
+    ///
+    /// # Errors
+    /// [`StoreError::NotInitialized`] if the tree holds no cluster, as after a loss of ZooKeeper's
+    /// data: nothing is no backup, and whoever keeps one file would put it in the place of the last
+    /// good one.
     pub async fn backup(&self, with_secrets: bool) -> Result<BTreeMap<String, String>, StoreError> {
         self.fresh().await?;
+        if !self.is_initialized() {
+            return Err(StoreError::NotInitialized);
+        }
         let mut paths = self.with_raw(|raw| raw.subtree("/"));
         paths.retain(|path| {
             !records::is_foreign(path) && (with_secrets || !records::is_secret(path))
