@@ -11,6 +11,7 @@ use pvc_ports::Op;
 use crate::error::{RestoreError, StoreError};
 use crate::keys;
 use crate::raw::Raw;
+use crate::reader::beginning;
 use crate::records::{self, cluster, node, vm};
 use crate::schema::{SCHEMA_VERSION, create};
 use crate::store::{Store, chunks, flat, paths_of};
@@ -27,6 +28,12 @@ pub struct Restored {
     /// Nodes with a BMC whose password neither the dump nor the store has: nobody can fence them
     /// until their daemons have written it.
     pub unfenceable: Vec<NodeName>,
+}
+
+/// Returns the name of the cluster that `dump` is of, if it says one.
+pub fn name_of_dump(dump: &BTreeMap<String, String>) -> Option<&str> {
+    let name = dump.get(cluster::NAME).map(|name| beginning(name));
+    name.filter(|name| !name.is_empty())
 }
 
 impl Store {

@@ -80,8 +80,9 @@ async fn post_restore(ask: Ask<PostRestore>) -> Result<Answer<PostRestore>> {
     check_meant(&ask.params.really, "this destroys records")?;
     // Writing a large tree takes its time; it is not to be given up half-way.
     let time = ask.api.settings().limits.change_time * 10;
-    let dump = ask.params.cluster_data;
-    let restore = |api: ApiState| async move { cluster::restore(api.store(), &dump).await };
+    let (dump, force) = (ask.params.cluster_data, ask.params.force.0);
+    let restore =
+        move |api: ApiState| async move { cluster::restore(api.store(), &dump, force).await };
     let restored = ask.api.carry_out_within(time, restore).await?;
     let notes = cluster::notes(&restored).into_iter().map(|note| format!("; note: {note}"));
     let notes: String = notes.collect();
