@@ -157,7 +157,12 @@ pub fn notes(restored: &Restored) -> Vec<String> {
         "the cluster is in maintenance: no node is fenced until `pvc cluster maintenance off`"
             .to_owned()
     });
-    unfenceable.into_iter().chain(disabled).chain(maintenance).collect()
+    let open = restored.open.then(|| {
+        "the records are open to whoever reaches ZooKeeper, although there is a password for them: \
+         close them by `pvc cluster store close`"
+            .to_owned()
+    });
+    unfenceable.into_iter().chain(disabled).chain(maintenance).chain(open).collect()
 }
 
 /// Result of [`backup`], as the JSON text that [`restore`] reads.

@@ -28,6 +28,9 @@ pub struct Restored {
     /// Nodes with a BMC whose password neither the dump nor the store has: nobody can fence them
     /// until their daemons have written it.
     pub unfenceable: Vec<NodeName>,
+    /// Whether whoever reaches the tree may use the records, although this client knows a password
+    /// for them: a tree that has lost everything is not closed any more.
+    pub open: bool,
 }
 
 /// Returns the name of the cluster that `dump` is of, if it says one.
@@ -82,8 +85,8 @@ impl Store {
         let maintenance = keys
             .get(cluster::MAINTENANCE)
             .map_or(self.view().config.maintenance, |text| cluster::is_maintenance(text));
-        let unfenceable = Vec::new();
-        let restored = Restored { keys: keys.len(), disabled, maintenance, unfenceable };
+        let (unfenceable, open) = (Vec::new(), self.is_open_to_others().await);
+        let restored = Restored { keys: keys.len(), disabled, maintenance, unfenceable, open };
         if self.is_dry() {
             return Ok(restored);
         }

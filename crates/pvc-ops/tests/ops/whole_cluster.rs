@@ -96,6 +96,22 @@ async fn records_are_not_closed_to_a_node_of_the_cluster_unless_that_is_forced()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_restore_says_that_the_records_are_open_although_there_is_a_password() {
+    let world = World::with_nodes(&["hv1"]).await;
+    let text = cluster::dump_text(&cluster::backup(&world.store, true).await.unwrap());
+    let is_said = async |store: &Store| {
+        let restored = cluster::restore(store, &text, false).await.unwrap();
+        cluster::notes(&restored).iter().any(|note| note.contains("`pvc cluster store close`"))
+    };
+    assert!(!is_said(&world.store).await, "who knows no password has not closed them");
+    let (store, _) = member(&world, "secret", &Closed::default()).await;
+    assert!(is_said(&store).await);
+    store.announce_daemon(&"hv1".into(), "knows it").await.unwrap();
+    cluster::protect(&store, Access::Members, false).await.unwrap();
+    assert!(!is_said(&store).await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn records_are_never_closed_to_a_node_that_knows_another_password() {
     let world = World::with_nodes(&["hv1", "hv2"]).await;
     let closed = Closed::default();
