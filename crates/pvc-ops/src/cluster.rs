@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pvc_model::NodeName;
-use pvc_ports::Access;
+use pvc_ports::{Access, TrashedVolume};
 use pvc_store::{
     ChangeError, Changes, ConfigChange, KnownPassword, Protection, RestoreError, Restored, Store,
     StoreError, name_of_dump,
@@ -163,6 +163,18 @@ pub fn notes(restored: &Restored) -> Vec<String> {
             .to_owned()
     });
     unfenceable.into_iter().chain(disabled).chain(maintenance).chain(open).collect()
+}
+
+/// Sentence, without a full stop, about volumes that VMs name and that are
+/// [only in the trash](crate::storage::only_in_trash).
+pub fn note_of_trash(volumes: &[TrashedVolume]) -> Option<String> {
+    let restore = |entry: &TrashedVolume| {
+        let TrashedVolume { pool, id, name, .. } = entry;
+        format!("`{pool}/{name}`: `pvc storage trash restore {pool} {id}`")
+    };
+    let how: Vec<String> = volumes.iter().map(restore).collect();
+    (!how.is_empty())
+        .then(|| format!("VMs name volumes that are only in the trash, {}", how.join(", ")))
 }
 
 /// Result of [`backup`], as the JSON text that [`restore`] reads.

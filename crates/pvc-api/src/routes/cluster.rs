@@ -5,7 +5,7 @@ use pvc_api_types::operations::cluster::{
     PostInitialize, PostRestore, PostStatus, PostStoreAccess,
 };
 use pvc_api_types::{PrimaryNode, StoreAccess};
-use pvc_ops::cluster;
+use pvc_ops::{cluster, storage};
 use pvc_ports::{Access, AccessList};
 use pvc_store::KnownPassword;
 
@@ -84,9 +84,20 @@ async fn post_restore(ask: Ask<PostRestore>) -> Result<Answer<PostRestore>> {
     let restore =
         move |api: ApiState| async move { cluster::restore(api.store(), &dump, force).await };
     let restored = ask.api.carry_out_within(time, restore).await?;
-    let notes = cluster::notes(&restored).into_iter().map(|note| format!("; note: {note}"));
-    let notes: String = notes.collect();
+    let notes = cluster::notes(&restored).into_iter().chain(note_of_trash(&ask.api).await);
+    let notes: String = notes.map(|note| format!("; note: {note}")).collect();
     Ok(ask.mode.done(format!("{} records were restored{notes}", restored.keys)))
+}
+
+/// The note about disks of restored VMs that are only in the trash; none if the storage does not
+/// answer in time: the records are restored all the same.
+async fn note_of_trash(api: &ApiState) -> Option<String> {
+    if api.store().is_dry() {
+        return None;
+    }
+    let (view, on) = (api.view(), api.storage().ok()?);
+    let found = api.ask(async { Ok(storage::only_in_trash(&view, &*on).await.ok()) }).await;
+    cluster::note_of_trash(&found.ok()??)
 }
 
 fn access_word(access: AccessList) -> &'static str {
