@@ -110,7 +110,7 @@ impl<'a> Names<'a> {
 
     fn replaced(&self) -> String {
         match self.here {
-            "" => "This replaces what is recorded, in a store without a cluster's name,".to_owned(),
+            "" => "This replaces records of a store without a cluster's name".to_owned(),
             here => format!("This replaces records of cluster `{here}`"),
         }
     }
