@@ -107,7 +107,7 @@ async fn try_out(dump: Dump) -> anyhow::Result<Copy> {
     let tree = EmbeddedTree::in_memory();
     let clock: Arc<dyn Clock> = Arc::new(pvc_linux::SystemClock);
     let store = Store::open(tree.connect(), clock, Arc::new(OsRandom)).await?;
-    let notes = cluster::notes(&cluster::restore(&store, &text).await?);
+    let notes = cluster::notes(&cluster::restore(&store, &text, false).await?);
     let vms = store.fresh().await?.vms.len();
     let records = cluster::backup(&store, true).await?;
     tree.close().await;

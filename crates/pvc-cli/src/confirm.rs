@@ -79,7 +79,8 @@ pub fn wants(pvc: &mut Pvc, sentence: &str) -> Option<bool> {
     }
 }
 
-/// Has `expected` typed in full: for what cannot be undone for a whole cluster.
+/// Has `expected` typed in full: for what cannot be undone for a whole cluster. An empty answer is
+/// never a yes.
 pub fn type_name(pvc: &mut Pvc, yes: Yes, sentence: &str, expected: &str) -> Outcome {
     if pvc.unasked(yes.yes) {
         return Ok(());
@@ -93,7 +94,7 @@ pub fn type_name(pvc: &mut Pvc, yes: Yes, sentence: &str, expected: &str) -> Out
     let question = format!("{sentence}\nType `{expected}` to go on: ");
     let _ = write!(std::io::stderr(), "{}", calm(&question, false));
     match read_line() {
-        Some(typed) if typed.trim() == expected => Ok(()),
+        Some(typed) if !expected.is_empty() && typed.trim() == expected => Ok(()),
         _ => {
             pvc.out.line("Aborted.");
             pvc.out.flush();

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use pvc_model::NodeName;
-use pvc_ports::Access;
+use pvc_ports::{Access, TrashedVolume};
 use pvc_store::{
     ChangeError, Changes, ConfigChange, KnownPassword, Protection, RestoreError, Restored, Store,
-    StoreError,
+    StoreError, name_of_dump,
 };
 
 use crate::refusal::{Kind, Refusal};
@@ -18,6 +18,8 @@ pub enum ClusterRefusal {
     AlreadyInitialized,
     #[error("the dump cannot be read: {why}")]
     BadDump { why: String },
+    #[error("the dump is of cluster `{dump}`, and this is cluster `{here}`")]
+    OtherCluster { dump: String, here: String },
     #[error(transparent)]
     Restore(#[from] RestoreError),
     #[error("{} would be locked out: not known to know the store's password", named(nodes))]
@@ -46,6 +48,7 @@ impl Refusal for ClusterRefusal {
     fn kind(&self) -> Kind {
         match self {
             ClusterRefusal::AlreadyInitialized
+            | ClusterRefusal::OtherCluster { .. }
             | ClusterRefusal::WithoutPassword { .. }
             | ClusterRefusal::OtherPassword { .. }
             | ClusterRefusal::Nobody => Kind::Conflict,
@@ -63,6 +66,11 @@ impl Refusal for ClusterRefusal {
             ClusterRefusal::BadDump { .. } => Some(
                 "give the file that `pvc cluster backup` wrote: one JSON object of keys and \
                  texts"
+                    .to_owned(),
+            ),
+            ClusterRefusal::OtherCluster { .. } => Some(
+                "if this cluster has another name since, or is to become that one, say `--force`: \
+                 records of the same paths are replaced, and the others stay"
                     .to_owned(),
             ),
             ClusterRefusal::Restore(error) => error.hint(),
@@ -103,10 +111,30 @@ pub async fn backup(
 
 /// Writes what is to be of what [`backup`] gave, as JSON text, also into an empty store that is to
 /// take the place of a lost one. Keys that are not in it stay; what was so then, or under way, does
-/// not come back. What else there is to know of it say its [`notes`].
-pub async fn restore(store: &Store, dump: &str) -> crate::Outcome<Restored, ClusterRefusal> {
+/// not come back. The dump of a cluster of another name is refused unless that is forced. What else
+/// there is to know of it say its [`notes`].
+pub async fn restore(
+    store: &Store,
+    dump: &str,
+    force: bool,
+) -> crate::Outcome<Restored, ClusterRefusal> {
     let dump = read_dump(dump).map_err(ChangeError::Refused)?;
+    if !force {
+        let cluster = store.fresh().await?;
+        check_name(&dump, &cluster.config.name).map_err(ChangeError::Refused)?;
+    }
     store.restore(&dump).await.map_err(|error| ChangeError::Refused(ClusterRefusal::Restore(error)))
+}
+
+/// Refuses the dump of another cluster than the one that has the name `here`. A store without a
+/// name is an empty one, and a dump that says no name may be of any.
+fn check_name(dump: &BTreeMap<String, String>, here: &str) -> Result<(), ClusterRefusal> {
+    match name_of_dump(dump) {
+        Some(name) if !here.is_empty() && name != here => {
+            Err(ClusterRefusal::OtherCluster { dump: name.to_owned(), here: here.to_owned() })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Sentences about what an operator has to know after a restore, without a full stop.
@@ -129,7 +157,24 @@ pub fn notes(restored: &Restored) -> Vec<String> {
         "the cluster is in maintenance: no node is fenced until `pvc cluster maintenance off`"
             .to_owned()
     });
-    unfenceable.into_iter().chain(disabled).chain(maintenance).collect()
+    let open = restored.open.then(|| {
+        "the records are open to whoever reaches ZooKeeper, although there is a password for them: \
+         close them by `pvc cluster store close`"
+            .to_owned()
+    });
+    unfenceable.into_iter().chain(disabled).chain(maintenance).chain(open).collect()
+}
+
+/// Sentence, without a full stop, about volumes that VMs name and that are
+/// [only in the trash](crate::storage::only_in_trash).
+pub fn note_of_trash(volumes: &[TrashedVolume]) -> Option<String> {
+    let restore = |entry: &TrashedVolume| {
+        let TrashedVolume { pool, id, name, .. } = entry;
+        format!("`{pool}/{name}`: `pvc storage trash restore {pool} {id}`")
+    };
+    let how: Vec<String> = volumes.iter().map(restore).collect();
+    (!how.is_empty())
+        .then(|| format!("VMs name volumes that are only in the trash, {}", how.join(", ")))
 }
 
 /// Result of [`backup`], as the JSON text that [`restore`] reads.

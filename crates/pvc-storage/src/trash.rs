@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use pvc_model::cluster::Cluster;
 use pvc_model::storage::{PoolName, TrashId, VolumeId};
 use pvc_model::trash::{Kept, Now, TrashedVolume};
+use pvc_model::vm::volumes::users;
 use pvc_ports::StorageError;
 use pvc_role::{Context, DeadlineError};
 use tokio_util::sync::CancellationToken;
@@ -71,18 +73,23 @@ impl Sweeper {
             // The next purge is tried whatever becomes of this one.
             let purge = async {
                 match is_due_still(context, &entry).await? {
-                    true => context.ports.storage.purge(&entry.pool, &entry.id).await,
-                    false => {
+                    Due::Yes => {
+                        let purged = context.ports.storage.purge(&entry.pool, &entry.id).await;
+                        purged.map(|()| true)
+                    }
+                    Due::Needed => Ok(false),
+                    Due::No => {
                         let (pool, id) = (entry.pool.clone(), entry.id.clone());
                         Err(StorageError::NoTrashed { pool, id })
                     }
                 }
             };
             match context.in_time(PURGE, purge).await {
-                Ok(()) => tracing::info!(
+                Ok(true) => tracing::info!(
                     pool = %entry.pool, volume = %entry.name, id = %entry.id,
                     "purged a removed volume whose time was over"
                 ),
+                Ok(false) => self.said.of_needed(&entry),
                 // It is needed, or somebody restored or purged it meanwhile.
                 Err(DeadlineError::Failed(StorageError::NoTrashed { .. })) => {}
                 Err(error) => self.said.of_volume(&entry, &error),
@@ -94,14 +101,44 @@ impl Sweeper {
 /// Whether a volume is in the trash as it was when its time was found to be over: the purges
 /// before it may have taken hours, in which it was restored and moved there anew. What is held may
 /// be given back from the trash: its contents are replaced by others.
-async fn is_due_still(context: &Context, entry: &TrashedVolume) -> Result<bool, StorageError> {
+async fn is_due_still(context: &Context, entry: &TrashedVolume) -> Result<Due, StorageError> {
     let trashed = context.ports.storage.trashed(&entry.pool).await?;
     let id = VolumeId { pool: entry.pool.clone(), volume: entry.name.clone() };
     let view = context.store.fresh().await.map_err(|error| StorageError::Io {
         doing: "looking which volumes are held".to_owned(),
         source: std::io::Error::other(error),
     })?;
-    Ok(trashed.contains(entry) && !view.holds.contains_key(&id))
+    if !trashed.contains(entry) || view.holds.contains_key(&id) {
+        return Ok(Due::No);
+    }
+    // The storage is asked only where a VM names the volume.
+    if is_needed(&view, &id, false) {
+        let is_there = match context.ports.storage.volume(&id).await {
+            Ok(_) => true,
+            Err(StorageError::NoVolume { .. }) => false,
+            Err(error) => return Err(error),
+        };
+        if is_needed(&view, &id, is_there) {
+            return Ok(Due::Needed);
+        }
+    }
+    Ok(Due::Yes)
+}
+
+/// Whether a volume that was found to be past its time is still to be purged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    Yes,
+    /// A VM has no other disk.
+    Needed,
+    No,
+}
+
+/// Decides whether a volume in the trash is kept past its time: a recorded VM names the `volume`
+/// that it was, and none of that name `is_there`. So it is when a removed VM has come back from a
+/// backup of the records, by the clock of whose removal its disks would go.
+fn is_needed(cluster: &Cluster, volume: &VolumeId, is_there: bool) -> bool {
+    !is_there && users(cluster, volume).next().is_some()
 }
 
 impl Said {
@@ -110,6 +147,17 @@ impl Said {
             let error = pvc_model::with_causes(error);
             tracing::warn!(%pool, error, "the trash of a pool cannot be looked into; it is tried \
                                           again, and not said again");
+        }
+    }
+
+    fn of_needed(&mut self, entry: &TrashedVolume) {
+        if self.volumes.insert((entry.pool.clone(), entry.id.clone())) {
+            tracing::warn!(
+                pool = %entry.pool, volume = %entry.name, id = %entry.id,
+                "a removed volume whose time is over is kept: a VM names it, and there is no other \
+                 of its name; `pvc storage trash restore` gives it back, `pvc storage trash purge` \
+                 removes it"
+            );
         }
     }
 
@@ -130,11 +178,12 @@ mod tests {
     use std::sync::Arc;
 
     use pvc_embedded::EmbeddedTree;
-    use pvc_model::NodeName;
     use pvc_model::hold::{Purpose, VolumeHold};
     use pvc_model::node::{CoordinatorState, NodeRole};
+    use pvc_model::vm::VmState;
+    use pvc_model::{NodeName, Uuid};
     use pvc_ports::{Ports, Storage};
-    use pvc_store::{Change, Changes, Ipmi, NewNode, NodeChange, Store};
+    use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, NodeChange, Store};
     use pvc_testkit::{MemoryStorage, SeededRandom, TokioClock, ports};
 
     use super::*;
@@ -235,6 +284,61 @@ mod tests {
         sweeper.pass(&context).await;
         assert_eq!(left(&storage).await, [old]);
         held(Change::ReleaseVolume(volume)).await.unwrap();
+        sweeper.pass(&context).await;
+        assert_eq!(left(&storage).await, []);
+    }
+
+    /// A VM that is off and has the volume `vms/a`.
+    fn vm_with_volume() -> NewVm {
+        let uuid = Uuid::from_u128(1);
+        NewVm {
+            uuid,
+            xml: format!(
+                "<domain type='kvm'><name>web1</name><uuid>{uuid}</uuid>\
+                 <memory unit='MiB'>256</memory><vcpu>2</vcpu><os><type>hvm</type></os>\
+                 <devices><disk type='network'><source protocol='rbd' name='vms/a'/>\
+                 <target dev='sda'/></disk></devices></domain>"
+            ),
+            name: "web1".to_owned(),
+            state: VmState::Stop,
+            node: Some(NodeName::new("hv1")),
+            profile: None,
+            volumes: vec![VolumeId::parse("vms/a").unwrap()],
+            autostart: false,
+            migration_method: None,
+            max_downtime_ms: 300,
+            selector: None,
+            node_limit: Vec::new(),
+            tags: Vec::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_only_disk_of_a_vm_that_is_recorded_again_stays() {
+        let (context, storage) = node(CoordinatorState::Primary).await;
+        let (a, b) = ("vms/a", "vms/b");
+        let old = removed(&storage, a, HOUR).await;
+        removed(&storage, b, HOUR).await;
+        let mut changes = Changes::new();
+        changes.push(Change::DefineVm(Box::new(vm_with_volume())));
+        let defined =
+            context.store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ())));
+        defined.await.unwrap();
+        let view = context.store.view();
+        for (volume, is_there, expected) in
+            [(a, false, true), (a, true, false), (b, false, false), (b, true, false)]
+        {
+            let volume = VolumeId::parse(volume).unwrap();
+            assert_eq!(is_needed(&view, &volume, is_there), expected, "{volume} {is_there}");
+        }
+        let mut sweeper = Sweeper::default();
+        sweeper.pass(&context).await;
+        context.sleep(2 * HOUR).await;
+        sweeper.pass(&context).await;
+        assert_eq!(left(&storage).await, [old]);
+        assert_eq!(sweeper.said.volumes.len(), 1);
+        // The VM has another disk of that name since.
+        storage.insert(a);
         sweeper.pass(&context).await;
         assert_eq!(left(&storage).await, []);
     }

@@ -72,6 +72,17 @@ impl Store {
         self.tree.access_control().is_some()
     }
 
+    /// Whether whoever reaches the tree may use what is created in it, although this client knows a
+    /// password. What cannot be asked is not said.
+    pub(crate) async fn is_open_to_others(&self) -> bool {
+        match self.control() {
+            Ok(control) => {
+                root_access(control).await.is_ok_and(|access| access == AccessList::Anybody)
+            }
+            Err(_) => false,
+        }
+    }
+
     /// Returns the access to what is recorded; other programs' subtrees are not counted.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use pvc_ports::Op;
 use crate::error::{RestoreError, StoreError};
 use crate::keys;
 use crate::raw::Raw;
+use crate::reader::beginning;
 use crate::records::network::OtherLeases;
 use crate::records::{self, cluster, node, vm};
 use crate::schema::{SCHEMA_VERSION, create};
@@ -28,6 +29,15 @@ pub struct Restored {
     /// Nodes with a BMC whose password neither the dump nor the store has: nobody can fence them
     /// until their daemons have written it.
     pub unfenceable: Vec<NodeName>,
+    /// Whether whoever reaches the tree may use the records, although this client knows a password
+    /// for them: a tree that has lost everything is not closed any more.
+    pub open: bool,
+}
+
+/// Returns the name of the cluster that `dump` is of, if it says one.
+pub fn name_of_dump(dump: &BTreeMap<String, String>) -> Option<&str> {
+    let name = dump.get(cluster::NAME).map(|name| beginning(name));
+    name.filter(|name| !name.is_empty())
 }
 
 impl Store {
@@ -38,8 +48,16 @@ impl Store {
     /// A restore of a dump without the passwords leaves those that are there. Where there are none,
     /// each node's daemon writes its own at its start; until then nobody can fence it, least of all
     /// one that is dead already.
+    ///
+    /// # Errors
+    /// [`StoreError::NotInitialized`] if the tree holds no cluster, as after a loss of ZooKeeper's
+    /// data: nothing is no backup, and whoever keeps one file would put it in the place of the last
+    /// good one.
     pub async fn backup(&self, with_secrets: bool) -> Result<BTreeMap<String, String>, StoreError> {
         self.fresh().await?;
+        if !self.is_initialized() {
+            return Err(StoreError::NotInitialized);
+        }
         let mut paths = self.with_raw(|raw| raw.subtree("/"));
         paths.retain(|path| {
             !records::is_foreign(path) && (with_secrets || !records::is_secret(path))
@@ -69,8 +87,8 @@ impl Store {
         let maintenance = keys
             .get(cluster::MAINTENANCE)
             .map_or(self.view().config.maintenance, |text| cluster::is_maintenance(text));
-        let unfenceable = Vec::new();
-        let restored = Restored { keys: keys.len(), disabled, maintenance, unfenceable };
+        let (unfenceable, open) = (Vec::new(), self.is_open_to_others().await);
+        let restored = Restored { keys: keys.len(), disabled, maintenance, unfenceable, open };
         if self.is_dry() {
             return Ok(restored);
         }

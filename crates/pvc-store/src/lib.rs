@@ -43,7 +43,7 @@ pub mod synthetic;
 mod volume_text;
 
 pub use access::{KnownPassword, Protection};
-pub use backup::Restored;
+pub use backup::{Restored, name_of_dump};
 pub use change::{Change, Changes, Expect, Report};
 pub use claim::JobClaim;
 pub use error::{ChangeError, RestoreError, StoreError};

@@ -259,3 +259,20 @@ fn a_cluster_is_restored_only_from_a_backup() {
     assert_eq!(code(&user.run(&["-q", "cluster", "restore", "-f", path, "-y"])), 0);
     assert_eq!(changes(&stub), ["POST /restore?yes-i-really-mean-it=yes"]);
 }
+
+#[test]
+fn the_backup_of_another_cluster_is_restored_only_by_force() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let file = user.home.path().join("backup.json");
+    let path = file.to_str().unwrap();
+    std::fs::write(&file, r#"{"/config": "office", "/schema/version": "15"}"#).unwrap();
+    let refused = user.run(&["-q", "cluster", "restore", "-f", path, "-y"]);
+    assert_eq!(code(&refused), 1);
+    assert!(err(&refused).contains("of cluster `office`, and this is cluster `pvc1`"));
+    assert_eq!(changes(&stub), [""; 0]);
+    assert_eq!(code(&user.run(&["-q", "cluster", "restore", "-f", path, "--force", "-y"])), 0);
+    assert_eq!(changes(&stub), ["POST /restore?yes-i-really-mean-it=yes&force=True"]);
+    std::fs::write(&file, r#"{"/config": "pvc1", "/schema/version": "15"}"#).unwrap();
+    assert_eq!(code(&user.run(&["-q", "cluster", "restore", "-f", path, "-y"])), 0);
+}

@@ -52,6 +52,8 @@ params! {
     pub struct Restoration {
         /// `yes`
         really = "yes-i-really-mean-it": String,
+        /// Also the backup of a cluster with another name.
+        force: Added,
         @form
         /// The object that a backup holds, as JSON text.
         cluster_data: String,

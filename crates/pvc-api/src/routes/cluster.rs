@@ -5,7 +5,7 @@ use pvc_api_types::operations::cluster::{
     PostInitialize, PostRestore, PostStatus, PostStoreAccess,
 };
 use pvc_api_types::{PrimaryNode, StoreAccess};
-use pvc_ops::cluster;
+use pvc_ops::{cluster, storage};
 use pvc_ports::{Access, AccessList};
 use pvc_store::KnownPassword;
 
@@ -80,12 +80,24 @@ async fn post_restore(ask: Ask<PostRestore>) -> Result<Answer<PostRestore>> {
     check_meant(&ask.params.really, "this destroys records")?;
     // Writing a large tree takes its time; it is not to be given up half-way.
     let time = ask.api.settings().limits.change_time * 10;
-    let dump = ask.params.cluster_data;
-    let restore = |api: ApiState| async move { cluster::restore(api.store(), &dump).await };
+    let (dump, force) = (ask.params.cluster_data, ask.params.force.0);
+    let restore =
+        move |api: ApiState| async move { cluster::restore(api.store(), &dump, force).await };
     let restored = ask.api.carry_out_within(time, restore).await?;
-    let notes = cluster::notes(&restored).into_iter().map(|note| format!("; note: {note}"));
-    let notes: String = notes.collect();
+    let notes = cluster::notes(&restored).into_iter().chain(note_of_trash(&ask.api).await);
+    let notes: String = notes.map(|note| format!("; note: {note}")).collect();
     Ok(ask.mode.done(format!("{} records were restored{notes}", restored.keys)))
+}
+
+/// The note about disks of restored VMs that are only in the trash; none if the storage does not
+/// answer in time: the records are restored all the same.
+async fn note_of_trash(api: &ApiState) -> Option<String> {
+    if api.store().is_dry() {
+        return None;
+    }
+    let (view, on) = (api.view(), api.storage().ok()?);
+    let found = api.ask(async { Ok(storage::only_in_trash(&view, &*on).await.ok()) }).await;
+    cluster::note_of_trash(&found.ok()??)
 }
 
 fn access_word(access: AccessList) -> &'static str {

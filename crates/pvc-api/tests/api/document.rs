@@ -88,7 +88,7 @@ const NEW: [&str; 29] = [
 
 /// Parameters that version 1.0.3 does not know and leaves out of account, beside `dry_run` of
 /// whatever changes something.
-const ADDED: [(&str, &str); 28] = [
+const ADDED: [(&str, &str); 29] = [
     ("DELETE /api/v1/network/{vni}", "force"),
     ("DELETE /api/v1/network/{vni}/acl/{description}", "confirm"),
     ("DELETE /api/v1/storage/ceph/pool/{pool}", "force"),
@@ -103,6 +103,7 @@ const ADDED: [(&str, &str); 28] = [
     ("POST /api/v1/network/{vni}", "spoof_guard"),
     ("POST /api/v1/network/{vni}/acl", "confirm"),
     ("POST /api/v1/network/{vni}/acl/{description}", "confirm"),
+    ("POST /api/v1/restore", "force"),
     ("POST /api/v1/storage/ceph/osd", "plan"),
     ("POST /api/v1/storage/ceph/osd/{osdid}", "force"),
     ("POST /api/v1/storage/ceph/volume/{pool}/{volume}/clone", "copy_on_write"),

@@ -629,6 +629,7 @@ async fn a_backup_is_json_inside_of_json_and_can_be_restored() {
     let dump: std::collections::BTreeMap<String, String> = serde_json::from_str(&inner).unwrap();
     assert_eq!(dump["/config"], "synthetic");
     let other = empty().await;
+    assert_eq!(other.get("/backup").await.refused(503), "the store holds no cluster");
     assert!(
         other
             .post("/restore?cluster_data=%7B%7D")

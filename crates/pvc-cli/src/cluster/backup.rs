@@ -2,6 +2,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use serde_json::Value;
 
 use crate::context::Pvc;
 use crate::outcome::{Failure, Outcome, plain_io};
@@ -13,10 +14,14 @@ use crate::output::json;
 /// standard output or to a file; the content of volumes is not part of it. The passwords
 /// of the nodes' BMCs are left out: a restore keeps those that are there, and a node's
 /// daemon writes its own at its start. A file is created readable by its owner alone.
+///
+/// A store that holds no cluster, as one that has lost its data, has no backup: the
+/// command fails, and FILE stays as it is. Name the file by its day all the same, and keep
+/// several: an old or new cluster is saved like any other.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  pvc cluster backup --file cluster.json
+  pvc cluster backup --file cluster-$(date +%F).json
   pvc -q cluster backup --secrets | gpg -e -r admin > cluster.json.gpg")]
 pub struct Backup {
     /// Write to FILE instead of standard output
@@ -30,7 +35,15 @@ pub struct Backup {
 
 impl Backup {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let backup = json::pretty(&pvc.client()?.backup(self.secrets)?);
+        let records = pvc.client()?.backup(self.secrets)?;
+        if !is_backup(&records) {
+            // The cluster's API may be one that gives what is there, and be it nothing.
+            return Err(Failure::failed("the store holds no cluster, and nothing was saved").hint(
+                "it may have lost its data: keep the last backup, `pvc cluster restore` writes it \
+                 back",
+            ));
+        }
+        let backup = json::pretty(&records);
         match self.file {
             Some(file) if file != Path::new("-") => write(&file, &backup).map_err(|error| {
                 Failure::failed(format!("cannot write `{}`: {}", file.display(), plain_io(&error)))
@@ -41,6 +54,11 @@ impl Backup {
             }
         }
     }
+}
+
+/// Whether these are the records of a cluster, which `pvc cluster restore` takes.
+fn is_backup(records: &Value) -> bool {
+    records.as_object().is_some_and(|records| records.contains_key("/schema/version"))
 }
 
 /// Writes the file whole or not at all: half a backup is worse than the old one. Until then it has
@@ -63,6 +81,18 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+
+    #[test]
+    fn the_records_of_no_cluster_are_no_backup() {
+        for (records, expected) in [
+            (serde_json::json!({}), false),
+            (serde_json::json!({ "/": "", "/schema": "" }), false),
+            (serde_json::json!([]), false),
+            (serde_json::json!({ "/schema/version": "15" }), true),
+        ] {
+            assert_eq!(is_backup(&records), expected, "{records}");
+        }
+    }
 
     #[test]
     fn what_others_have_put_into_the_folder_is_not_written_to() {

@@ -1,4 +1,5 @@
 use pvc_api_types::operations::cluster::{GetStatus, PostRestore, Restoration};
+use pvc_api_types::param::Added;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +18,9 @@ use crate::outcome::{Failure, Outcome, plain_io};
 /// confirmed, faults. A VM that was being made, imported, restored or removed comes back
 /// disabled. The answer names such VMs, and says whether the cluster is in maintenance.
 ///
-/// What would be replaced is shown first, and the cluster's name has to be typed. Stop
+/// What would be replaced is shown first, and the name of the backup's cluster has to be
+/// typed. A backup of another cluster than this one is refused, unless `--force` is said;
+/// a store that has lost everything has no name, and takes any. Stop
 /// `pvc.target` on every node before, which leaves guests and the API running: a node's
 /// daemon acts on the records at once. It pulls the plug of a guest whose VM is off by
 /// them, or belongs to another node. The question says how many VMs are off. Guests that
@@ -31,6 +34,10 @@ pub struct Restore {
     /// The file that `pvc cluster backup` wrote; `-` is standard input
     #[arg(short, long, value_name = "FILE")]
     filename: PathBuf,
+
+    /// Also the backup of a cluster with another name
+    #[arg(long)]
+    force: bool,
 
     #[command(flatten)]
     yes: Yes,
@@ -58,23 +65,73 @@ impl Restore {
                            them",
                     )
             })?;
-        let name = pvc.client()?.read_soon(GetStatus)?.read()?.cluster_name;
+        let here = pvc.client()?.read_soon(GetStatus)?.read()?.cluster_name;
+        let names = Names { backup: name(records), here: &here };
+        if names.differ() && !self.force {
+            return Err(Failure::failed(format!(
+                "`{}` is a backup of cluster `{}`, and this is cluster `{here}`",
+                self.filename.display(),
+                names.backup,
+            ))
+            .hint(
+                "is it the right connection (`pvc connection list`)? `--force` restores the backup \
+                 of a cluster with another name",
+            ));
+        }
         let sentence = format!(
-            "This replaces records of cluster `{name}` by the {} of `{}` ({}).{}",
+            "{} by the {} of `{}`{} ({}).{}",
+            names.replaced(),
             records.len(),
             self.filename.display(),
+            names.origin(),
             summary(records.keys()),
             warning(records),
         );
-        confirm::type_name(pvc, self.yes, &sentence, &name)?;
-        let message = pvc.client()?.change(
-            PostRestore,
-            [],
-            &Restoration { really: "yes".to_owned(), cluster_data: text },
-        )?;
+        confirm::type_name(pvc, self.yes, &sentence, names.typed())?;
+        let restoration =
+            Restoration { really: "yes".to_owned(), force: Added(self.force), cluster_data: text };
+        let message = pvc.client()?.change(PostRestore, [], &restoration)?;
         pvc.done(message);
         Ok(())
     }
+}
+
+/// Names of the backup's cluster and of the one that it is restored into. Either may be empty: a
+/// store that has lost everything has none.
+struct Names<'a> {
+    backup: &'a str,
+    here: &'a str,
+}
+
+impl<'a> Names<'a> {
+    fn differ(&self) -> bool {
+        !self.backup.is_empty() && !self.here.is_empty() && self.backup != self.here
+    }
+
+    fn replaced(&self) -> String {
+        match self.here {
+            "" => "This replaces records of a store without a cluster's name".to_owned(),
+            here => format!("This replaces records of cluster `{here}`"),
+        }
+    }
+
+    fn origin(&self) -> String {
+        match self.backup {
+            "" => String::new(),
+            backup => format!(", a backup of cluster `{backup}`"),
+        }
+    }
+
+    /// Word that has to be typed: never an empty one, which Enter would be.
+    fn typed(&self) -> &'a str {
+        let names = [self.backup, self.here];
+        names.into_iter().find(|name| !name.is_empty()).unwrap_or("restore")
+    }
+}
+
+/// The name of the cluster that a backup is of; empty if the backup does not say it.
+fn name(records: &Map<String, Value>) -> &str {
+    records.get("/config").and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The text of a file; `-` is standard input.
@@ -139,6 +196,24 @@ mod tests {
         assert!(off.starts_with(" By them 2 VMs are to be off: "), "{off}");
         assert!(off.contains("`systemctl stop pvc.target` on all nodes"), "{off}");
         assert_eq!(of(serde_json::json!({ "/domains/a/state": "start" })), "");
+    }
+
+    #[test]
+    fn what_is_typed_is_the_name_of_the_backup_and_never_nothing() {
+        let records = |name: &str| serde_json::json!({ "/config": name });
+        let none = serde_json::json!({ "/config/maintenance": "true" });
+        assert_eq!(name(records("prod").as_object().expect("an object")), "prod");
+        assert_eq!(name(none.as_object().expect("an object")), "");
+        for (backup, here, typed, differ) in [
+            ("prod", "prod", "prod", false),
+            ("prod", "", "prod", false),
+            ("prod", "lab", "prod", true),
+            ("", "lab", "lab", false),
+            ("", "", "restore", false),
+        ] {
+            let names = Names { backup, here };
+            assert_eq!((names.typed(), names.differ()), (typed, differ), "{backup} {here}");
+        }
     }
 
     #[test]

@@ -10,9 +10,9 @@ use crate::outcome::Outcome;
 
 /// Stop a VM and delete it with all its volumes
 ///
-/// Nothing but a backup brings its definition back. Its volumes are kept in the trash for
-/// a while, as those of `pvc storage volume remove`. `pvc vm undefine` leaves them where
-/// they are.
+/// Nothing but a backup brings its definition back ("One VM that was removed" in the
+/// manual). Its volumes are kept in the trash for a while, as those of `pvc storage volume
+/// remove`. `pvc vm undefine` leaves them where they are.
 #[derive(Debug, Args)]
 pub struct Remove {
     #[command(flatten)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::{Held, Purpose, check_not_held};
 use pvc_model::storage::{PoolName, TrashId, VolumeId, VolumeName};
+use pvc_model::vm::volumes::users;
 use pvc_ports::{Storage, StorageError, TrashedVolume};
 use pvc_store::{ChangeError, Store};
 
@@ -73,6 +74,25 @@ pub async fn trashed(
     }
     all.sort_by(|a, b| (a.removed_at, &a.pool, &a.id).cmp(&(b.removed_at, &b.pool, &b.id)));
     Ok(all)
+}
+
+/// The volumes in the trash that a recorded VM names, and of whose name there is no other: the
+/// disks of removed VMs whose records have come back from a backup.
+pub async fn only_in_trash(cluster: &Cluster, storage: &dyn Storage) -> Done<Vec<TrashedVolume>> {
+    let mut found = Vec::new();
+    for entry in trashed(cluster, storage, None).await? {
+        let volume = VolumeId { pool: entry.pool.clone(), volume: entry.name.clone() };
+        let is_named = users(cluster, &volume).next().is_some();
+        if !is_named {
+            continue;
+        }
+        match storage.volume(&volume).await {
+            Ok(_) => {}
+            Err(StorageError::NoVolume { .. }) => found.push(entry),
+            Err(error) => return Err(refused(error)),
+        }
+    }
+    Ok(found)
 }
 
 async fn find(

@@ -60,6 +60,28 @@ async fn a_removed_volume_is_kept_and_restored_with_its_record() {
 }
 
 #[tokio::test]
+async fn what_a_vm_names_and_the_trash_alone_has_is_found() {
+    let world = world().await;
+    let volume = "vms/web1_sda";
+    world.storage.insert(volume);
+    world.define("web1", UUID).await;
+    world.removed("vms/a", DAY).await;
+    let found = async || {
+        let view = world.store.fresh().await.unwrap();
+        storage::only_in_trash(&view, &world.storage).await.unwrap()
+    };
+    assert!(found().await.is_empty(), "no VM names what is in the trash");
+    assert_eq!(cluster::note_of_trash(&[]), None);
+    let entry = world.storage.trash(&id(volume), DAY).await.unwrap();
+    assert_eq!(found().await, std::slice::from_ref(&entry));
+    let note = cluster::note_of_trash(&found().await).unwrap();
+    let how = format!("`{volume}`: `pvc storage trash restore vms {}`", entry.id);
+    assert!(note.contains(&how), "{note}");
+    world.storage.insert(volume);
+    assert!(found().await.is_empty(), "there is another of its name");
+}
+
+#[tokio::test]
 async fn without_a_time_to_be_kept_a_volume_is_gone_at_once() {
     let world = world().await;
     assert_eq!(world.removed("vms/a", Duration::ZERO).await, Taken::Removed);

@@ -16,13 +16,13 @@ async fn a_cluster_is_initialized_once_backed_up_and_restored() {
     assert!(world.store.view().vms.is_empty());
     for bad in ["", "[]", "{\"/a\": 1}", "\"no\"", "{}"] {
         assert_eq!(
-            refused(cluster::restore(&world.store, bad).await).kind(),
+            refused(cluster::restore(&world.store, bad, false).await).kind(),
             Kind::Invalid,
             "{bad}"
         );
     }
     let twice = serde_json::to_string(&text).unwrap();
-    let restored = cluster::restore(&world.store, &twice).await.unwrap();
+    let restored = cluster::restore(&world.store, &twice, false).await.unwrap();
     assert_eq!(world.vm().name, "web1");
     assert!(world.store.view().config.maintenance);
     let notes = cluster::notes(&restored);
@@ -31,11 +31,34 @@ async fn a_cluster_is_initialized_once_backed_up_and_restored() {
     let mut dump = dump;
     dump.insert("/config/maintenance".to_owned(), "false".to_owned());
     dump.insert(format!("/domains/{UUID}/state"), "provision".to_owned());
-    let restored = cluster::restore(&world.store, &cluster::dump_text(&dump)).await.unwrap();
+    let restored = cluster::restore(&world.store, &cluster::dump_text(&dump), false).await.unwrap();
     assert_eq!(world.vm().state, VmState::Disable);
     let notes = cluster::notes(&restored);
     assert!(notes.iter().any(|note| note.contains("`web1`: look at the volumes")), "{notes:?}");
     assert!(!notes.iter().any(|note| note.contains("maintenance")), "{notes:?}");
+}
+
+#[tokio::test]
+async fn the_dump_of_another_cluster_is_restored_only_by_force() {
+    let world = World::with_nodes(&["hv1"]).await;
+    let dump = |name: &str| {
+        let records = [("/schema/version", "15"), ("/config", name)];
+        let records = records.map(|(path, text)| (path.to_owned(), text.to_owned()));
+        cluster::dump_text(&records.into())
+    };
+    let restore = async |name: &str, force| {
+        cluster::restore(&world.store, &dump(name), force).await.map(|restored| restored.keys)
+    };
+    assert_eq!(world.store.view().config.name, "", "it has none yet");
+    restore("prod", false).await.unwrap();
+    assert_eq!(world.store.view().config.name, "prod");
+    restore("prod", false).await.unwrap();
+    let refusal = refused(restore("office", false).await);
+    assert_eq!(refusal.kind(), Kind::Conflict);
+    assert_eq!(refusal.to_string(), "the dump is of cluster `office`, and this is cluster `prod`");
+    assert_eq!(world.store.view().config.name, "prod");
+    restore("office", true).await.unwrap();
+    assert_eq!(world.store.view().config.name, "office");
 }
 
 /// The store of one who knows this password, on a connection of his own.
@@ -70,6 +93,22 @@ async fn records_are_not_closed_to_a_node_of_the_cluster_unless_that_is_forced()
     let opened = cluster::protect(&store, Access::Anybody, false).await.unwrap();
     assert_eq!((opened.access, opened.closed), (AccessList::Anybody, 0));
     assert_eq!(store.known_passwords().await.unwrap(), known, "what is proven stays so");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restore_says_that_the_records_are_open_although_there_is_a_password() {
+    let world = World::with_nodes(&["hv1"]).await;
+    let text = cluster::dump_text(&cluster::backup(&world.store, true).await.unwrap());
+    let is_said = async |store: &Store| {
+        let restored = cluster::restore(store, &text, false).await.unwrap();
+        cluster::notes(&restored).iter().any(|note| note.contains("`pvc cluster store close`"))
+    };
+    assert!(!is_said(&world.store).await, "who knows no password has not closed them");
+    let (store, _) = member(&world, "secret", &Closed::default()).await;
+    assert!(is_said(&store).await);
+    store.announce_daemon(&"hv1".into(), "knows it").await.unwrap();
+    cluster::protect(&store, Access::Members, false).await.unwrap();
+    assert!(!is_said(&store).await);
 }
 
 #[tokio::test(start_paused = true)]

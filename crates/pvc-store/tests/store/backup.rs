@@ -24,6 +24,15 @@ async fn a_dump_is_loaded_into_an_empty_tree_to_the_letter() {
 }
 
 #[tokio::test]
+async fn a_tree_that_holds_no_cluster_has_no_backup() {
+    let world = empty().await;
+    let refused = world.store.backup(true).await;
+    assert!(matches!(refused, Err(StoreError::NotInitialized)), "{refused:?}");
+    world.other.initialize(false).await.expect("an empty tree can be initialized");
+    assert!(world.store.backup(true).await.expect("readable").contains_key("/schema/version"));
+}
+
+#[tokio::test]
 async fn a_restore_brings_back_orders_and_not_what_was_so_then() {
     let world = empty().await;
     let dump = Shape { seed: 3, nodes: 3, vms: 3, networks: 1, snapshots: 0 }.dump();
