@@ -120,6 +120,13 @@ mod tests {
         assert!(matches!(parse(&["pvcd", "standalone"]).role, Role::Standalone(_)));
     }
 
+    /// Volumes were handled by `pvcd volume` before `pvc storage volume` was there.
+    #[test]
+    fn a_daemon_has_no_command_for_volumes() {
+        let refused = Arguments::try_parse_from(["pvcd", "volume", "list"]).unwrap_err();
+        assert_eq!(refused.kind(), clap::error::ErrorKind::InvalidSubcommand, "{refused}");
+    }
+
     #[test]
     fn a_configuration_can_be_checked_without_starting() {
         let Role::Node(start) = parse(&["pvcnoded", "--check-config", "x.conf"]).role else {

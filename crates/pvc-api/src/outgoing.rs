@@ -166,7 +166,9 @@ mod tests {
         async fn next(&mut self) -> Result<Option<(u64, Bytes)>, StorageError> {
             match self.pieces.pop_front() {
                 Some((offset, bytes)) => Ok(Some((offset, Bytes::from_static(bytes)))),
-                None if self.is_lost => Err(StorageError::TimedOut { seconds: 30 }),
+                None if self.is_lost => {
+                    Err(StorageError::TimedOut { doing: "reading it".to_owned(), seconds: 30 })
+                }
                 None => Ok(None),
             }
         }

@@ -7,7 +7,7 @@ use pvc_ports::{Course, Flattened, StorageError};
 use crate::answers::{Parent, Snapshot};
 use crate::gate::WritePermit;
 use crate::looks::{Head, Whole};
-use crate::rbd::{FEATURES, Failure, QUICK, image_args, io_error, target_args};
+use crate::rbd::{FEATURES, Failure, QUICK, image_args, target_args};
 use crate::storage::{RbdStorage, good_volume};
 
 const CLONING: &str = "cloning a volume";
@@ -88,7 +88,8 @@ impl RbdStorage {
         self.require_listed(volume).await?;
         self.require_absent(&to).await?;
         let permit = self.may_write(&to.pool).await?;
-        let random = getrandom::u64().map_err(|why| io_error(CLONING, why.to_string()))?;
+        let random =
+            getrandom::u64().map_err(|why| Failure::Other(why.to_string()).of(volume, CLONING))?;
         let base = SnapshotName::base(random);
         self.make_snapshot(&permit, volume, &base).await?;
         let cloned = match course.confirmed().await {

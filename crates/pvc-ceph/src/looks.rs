@@ -16,7 +16,7 @@ use crate::answers::{self, Snapshot};
 use crate::connection::{ANSWER, Connection};
 use crate::librbd;
 use crate::rados::{Errno, IoContext, RadosError};
-use crate::rbd::{Failure, QUICK, image_args, io_error, long, pool_arg};
+use crate::rbd::{Failure, QUICK, image_args, long, pool_arg};
 use crate::storage::{RbdStorage, require_addressable, require_pool_name, with_json};
 use crate::trash_answers::{self, Trashed};
 
@@ -101,8 +101,11 @@ impl Head {
     }
 
     /// The identifier that the image has also when it has no name.
-    pub fn trash_id(&self, doing: &str) -> Result<TrashId, StorageError> {
-        let unlikely = || io_error(doing, format!("`{}` is no identifier of an image", self.id));
+    pub fn trash_id(&self, volume: &VolumeId, doing: &str) -> Result<TrashId, StorageError> {
+        let unlikely = || {
+            let why = format!("`{}` is no identifier of an image", self.id);
+            Failure::Other(why).of(volume, doing)
+        };
         TrashId::parse(&self.id).ok_or_else(unlikely)
     }
 }
@@ -203,7 +206,7 @@ impl RbdStorage {
         let args = with_json(image_args(volume));
         let text = self.programs.look(&["snap", "ls"], args, QUICK).await;
         let text = text.map_err(|failure| failure.of(volume, SNAPSHOTS))?;
-        answers::snapshots(&text).map_err(|why| io_error(SNAPSHOTS, why))
+        answers::snapshots(&text).map_err(|why| Failure::Other(why).of(volume, SNAPSHOTS))
     }
 
     /// Client that has the volume open, if any has. Ceph notices within half a minute that a client
@@ -216,7 +219,8 @@ impl RbdStorage {
         let args = with_json(image_args(volume));
         let text = self.programs.look(&["status"], args, QUICK).await;
         let text = text.map_err(|failure| failure.of(volume, HOLDER))?;
-        let watchers = answers::watchers(&text).map_err(|why| io_error(HOLDER, why))?;
+        let watchers =
+            answers::watchers(&text).map_err(|why| Failure::Other(why).of(volume, HOLDER))?;
         Ok(watchers.into_iter().next())
     }
 
@@ -240,7 +244,7 @@ impl RbdStorage {
         let args = with_json([image_args(volume), more].concat());
         let listed = self.programs.look(&["children"], args, QUICK).await;
         let text = listed.map_err(|failure| failure.of(volume, CLONES))?;
-        trash_answers::children(&text).map_err(|why| io_error(CLONES, why))
+        trash_answers::children(&text).map_err(|why| Failure::Other(why).of(volume, CLONES))
     }
 
     /// The names of the volumes in a pool, as its directory has them.
@@ -258,7 +262,7 @@ impl RbdStorage {
             None => {
                 let args = with_json(vec![pool_arg(pool)]);
                 let text = self.programs.look(&["ls"], args, long(0)).await.map_err(failed)?;
-                answers::json(&text).map_err(|why| io_error(LISTING, why))?
+                answers::json(&text).map_err(|why| failed(Failure::Other(why)))?
             }
         };
         Ok(names.into_iter().map(VolumeName::new).collect())
@@ -274,7 +278,7 @@ impl RbdStorage {
         let args = ["--all", "--long"].map(str::to_owned).to_vec();
         let args = with_json([args, vec![pool_arg(pool)]].concat());
         let listed = self.programs.look_in_utc(&["trash", "ls"], args, long(0)).await;
-        trash_answers::trashed(&listed.map_err(failed)?).map_err(|why| io_error(TRASH, why))
+        trash_answers::trashed(&listed.map_err(failed)?).map_err(|why| failed(Failure::Other(why)))
     }
 
     /// The keys of an object, one a line.

@@ -79,12 +79,16 @@ impl AskError {
 
     /// The same for who asked the storage, not Ceph; `doing` follows "failed while it was".
     pub fn while_doing(self, doing: &str) -> StorageError {
+        let late = |after: Duration| StorageError::TimedOut {
+            doing: doing.to_owned(),
+            seconds: after.as_secs(),
+        };
         match self {
-            AskError::TimedOut => StorageError::TimedOut { seconds: DEADLINE.as_secs() },
+            AskError::TimedOut => late(DEADLINE),
             AskError::Rados(
                 RadosError::Unreachable(Errno::TIMED_OUT)
                 | RadosError::Refused { errno: Errno::TIMED_OUT, .. },
-            ) => StorageError::TimedOut { seconds: ANSWER.as_secs() },
+            ) => late(ANSWER),
             AskError::NoThread(source) => StorageError::Io { doing: doing.to_owned(), source },
             AskError::Rados(error) => {
                 StorageError::Io { doing: doing.to_owned(), source: std::io::Error::other(error) }

@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use pvc_model::storage::{PoolName, TrashId, VolumeId};
 use pvc_ports::{StorageError, TrashedVolume};
 
-use crate::rbd::{Failure, QUICK, image_args, io_error};
+use crate::rbd::{Failure, QUICK, image_args};
 use crate::storage::{RbdStorage, require_addressable, require_pool_name};
 use crate::trash_answers::{ids_in_directory, ids_in_keys, moved_by_users};
 
@@ -49,7 +49,7 @@ impl RbdStorage {
         // Who is taken for no volume may be purged: an answer that is too short must not do that.
         if ids.is_empty() && !names.is_empty() {
             let why = "the pool has volumes, and its directory lists none".to_owned();
-            return Err(io_error(LISTING, why));
+            return Err(Failure::Other(why).of_pool(pool, LISTING));
         }
         Ok(ids)
     }
@@ -192,17 +192,22 @@ impl RbdStorage {
         };
         let is_listed = self.volume_names(&volume.pool).await?.contains(&volume.volume);
         match (opened, is_listed) {
-            (Some(image), true) => match self.end_half(volume, &image.trash_id(MENDING)?).await {
-                // It has its name.
-                Ok(()) | Err(StorageError::InUse { .. } | StorageError::Refused { .. }) => {
-                    return Ok(true);
+            (Some(image), true) => {
+                match self.end_half(volume, &image.trash_id(volume, MENDING)?).await {
+                    // It has its name.
+                    Ok(()) | Err(StorageError::InUse { .. } | StorageError::Refused { .. }) => {
+                        return Ok(true);
+                    }
+                    Err(error) => return Err(error),
                 }
-                Err(error) => return Err(error),
-            },
+            }
             (None, true) => {
                 let half = self.half_trashed(volume).await?;
-                let unlikely = "the pool lists it, and it cannot be opened".to_owned();
-                self.end_move(&half.ok_or_else(|| io_error(MENDING, unlikely))?).await?;
+                let unlikely = || {
+                    let why = "the pool lists it, and it cannot be opened".to_owned();
+                    Failure::Other(why).of(volume, MENDING)
+                };
+                self.end_move(&half.ok_or_else(unlikely)?).await?;
             }
             (Some(image), false) => {
                 // Nobody finds an image any more that is nowhere else.
@@ -211,7 +216,7 @@ impl RbdStorage {
                     && !self.ids_in_trash(pool).await?.contains(&image.id)
                 {
                     let why = format!("it opens image `{}`, which nothing lists", image.id);
-                    return Err(io_error(MENDING, why));
+                    return Err(Failure::Other(why).of(volume, MENDING));
                 }
                 self.free(volume).await?;
             }

@@ -111,7 +111,7 @@ fn refused(id: OsdId, error: AskError, doing: &str) -> OsdError {
     match error.errno() {
         Some(Errno::NOT_FOUND) => OsdError::NoOsd { osd: id },
         Some(BUSY | TRY_AGAIN) => OsdError::NotSafe { osd: id, why: said(&error) },
-        _ => error.while_doing(doing).into(),
+        _ => error.while_doing(&format!("{doing} (OSD {id})")).into(),
     }
 }
 
@@ -173,7 +173,7 @@ impl OsdMap for RbdStorage {
             Err(error) if matches!(error.errno(), Some(BUSY | TRY_AGAIN)) => {
                 Ok(Safety::NotYet(said(&error)))
             }
-            Err(error) => Err(error.while_doing("saying whether an OSD is needed").into()),
+            Err(error) => Err(refused(id, error, "saying whether an OSD is needed")),
         }
     }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::answers;
 use crate::monitors::AskError;
 use crate::rados::{Errno, RadosError};
-use crate::rbd::io_error;
+use crate::rbd::{io_error, with_pool};
 use crate::storage::RbdStorage;
 
 const MAKING: &str = "making a pool";
@@ -65,19 +65,20 @@ impl RbdStorage {
             "pgp_num": count,
             "pool_type": "replicated",
         });
-        if let Some(rule) = self.rule_of(spec.tier).await? {
+        if let Some(rule) = self.rule_of(name, spec.tier).await? {
             command["rule"] = Value::from(rule);
         }
-        self.demand(&command, MAKING).await
+        self.demand(name, &command, MAKING).await
     }
 
     /// The rule that spreads a pool's data over the devices of the tier; `None` for Ceph's own.
-    async fn rule_of(&self, tier: Tier) -> Result<Option<String>, StorageError> {
+    async fn rule_of(&self, pool: &PoolName, tier: Tier) -> Result<Option<String>, StorageError> {
         let Some(class) = tier.device_class() else {
-            let has_usual = self.names("osd crush rule ls").await?.iter().any(|r| r == USUAL_RULE);
+            let rules = self.names(pool, "osd crush rule ls").await?;
+            let has_usual = rules.iter().any(|rule| rule == USUAL_RULE);
             return Ok(has_usual.then(|| USUAL_RULE.to_owned()));
         };
-        if !self.names("osd crush class ls").await?.iter().any(|known| known == class) {
+        if !self.names(pool, "osd crush class ls").await?.iter().any(|known| known == class) {
             return Err(StorageError::NoDevices { class });
         }
         let name = format!("{class}_tier");
@@ -89,21 +90,23 @@ impl RbdStorage {
             "type": "host",
             "class": class,
         });
-        self.demand(&command, MAKING).await?;
+        self.demand(pool, &command, MAKING).await?;
         Ok(Some(name))
     }
 
-    async fn names(&self, prefix: &str) -> Result<Vec<String>, StorageError> {
+    /// The names that Ceph lists, for who makes this pool.
+    async fn names(&self, pool: &PoolName, prefix: &str) -> Result<Vec<String>, StorageError> {
+        let doing = &with_pool(MAKING, pool);
         let answer = self.monitors.json(json!({ "prefix": prefix })).await;
-        let answer = answer.map_err(|error| error.while_doing(MAKING))?;
-        answers::json(&answer).map_err(|why| io_error(MAKING, why))
+        let answer = answer.map_err(|error| error.while_doing(doing))?;
+        answers::json(&answer).map_err(|why| io_error(doing, why))
     }
 
     /// Says that the pool is for volumes.
     pub(crate) async fn enable_volumes(&self, pool: &PoolName) -> Result<(), StorageError> {
         let command =
             json!({ "prefix": "osd pool application enable", "pool": pool.as_str(), "app": "rbd" });
-        self.demand(&command, MAKING).await
+        self.demand(pool, &command, MAKING).await
     }
 
     /// Sets the number of placement groups, and by how many data is spread: where they are the same
@@ -130,9 +133,10 @@ impl RbdStorage {
     async fn keep_groups(&self, pool: &PoolName, doing: &'static str) -> Result<(), StorageError> {
         let setting = "pg_autoscale_mode";
         let asked = json!({ "prefix": "osd pool get", "pool": pool.as_str(), "var": setting });
-        let answer = self.monitors.json(asked).await.map_err(|error| error.while_doing(doing))?;
+        let of_pool = &with_pool(doing, pool);
+        let answer = self.monitors.json(asked).await.map_err(|error| error.while_doing(of_pool))?;
         let Autoscaler { pg_autoscale_mode } =
-            answers::json(&answer).map_err(|why| io_error(doing, why))?;
+            answers::json(&answer).map_err(|why| io_error(of_pool, why))?;
         match pg_autoscale_mode.as_str() {
             "on" => self.set_of_pool(pool, setting, "warn", doing).await,
             _ => Ok(()),
@@ -164,12 +168,13 @@ impl RbdStorage {
             "var": setting,
             "val": value,
         });
-        self.demand(&command, doing).await
+        self.demand(pool, &command, doing).await
     }
 
-    /// Gives an order that Ceph may have reasons to refuse.
+    /// Gives an order about a pool that Ceph may have reasons to refuse.
     pub(crate) async fn demand(
         &self,
+        pool: &PoolName,
         command: &Value,
         doing: &'static str,
     ) -> Result<(), StorageError> {
@@ -180,7 +185,7 @@ impl RbdStorage {
             {
                 Err(StorageError::Refused { doing, said })
             }
-            Err(error) => Err(error.while_doing(doing)),
+            Err(error) => Err(error.while_doing(&with_pool(doing, pool))),
         }
     }
 }

@@ -115,6 +115,7 @@ impl Failure {
     /// The same, said of `volume`; `doing` follows "failed while it was".
     pub fn of(self, volume: &VolumeId, doing: &str) -> StorageError {
         let id = || volume.clone();
+        let doing = &with_volume(doing, volume);
         match self {
             Failure::NotFound { pool: true } => StorageError::NoPool { pool: volume.pool.clone() },
             Failure::NotFound { pool: false } => StorageError::NoVolume { volume: id() },
@@ -125,7 +126,9 @@ impl Failure {
             Failure::Full => StorageError::Full { pool: volume.pool.clone() },
             Failure::NotEmpty => io_error(doing, NOT_EMPTY_SAID.to_owned()),
             Failure::NotMoved => io_error(doing, NOT_MOVED_SAID.to_owned()),
-            Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
+            Failure::TimedOut { seconds } => {
+                StorageError::TimedOut { doing: doing.to_owned(), seconds }
+            }
             Failure::Stopped => StorageError::Stopped,
             Failure::Other(said) => io_error(doing, said),
         }
@@ -135,19 +138,24 @@ impl Failure {
     /// pool is no refusal, which would have had no effect.
     pub fn of_begun(self, volume: &VolumeId, doing: &str) -> StorageError {
         match self {
-            Failure::Full => io_error(doing, "the pool filled up meanwhile".to_owned()),
+            Failure::Full => {
+                Failure::Other("the pool filled up meanwhile".to_owned()).of(volume, doing)
+            }
             other => other.of(volume, doing),
         }
     }
 
     /// The same, of a question about a whole pool.
     pub fn of_pool(self, pool: &PoolName, doing: &str) -> StorageError {
+        let doing = &with_pool(doing, pool);
         match self {
             Failure::NotFound { pool: true } => StorageError::NoPool { pool: pool.clone() },
             Failure::NotFound { pool: false } => {
                 io_error(doing, "something in the pool was gone when it was looked at".to_owned())
             }
-            Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
+            Failure::TimedOut { seconds } => {
+                StorageError::TimedOut { doing: doing.to_owned(), seconds }
+            }
             Failure::Stopped => StorageError::Stopped,
             Failure::Other(said) => io_error(doing, said),
             Failure::NotEmpty => io_error(doing, NOT_EMPTY_SAID.to_owned()),
@@ -177,6 +185,18 @@ impl Failure {
 const NOT_EMPTY_SAID: &str = "it has snapshots";
 const NOT_MOVED_SAID: &str = "it is not completely in the trash";
 
+/// Words for what is done, with the name of the volume.
+pub(crate) fn with_volume(doing: &str, volume: &VolumeId) -> String {
+    format!("{doing} (`{volume}`)")
+}
+
+/// Words for what is done, with the name of the pool.
+pub(crate) fn with_pool(doing: &str, pool: &PoolName) -> String {
+    format!("{doing} (pool `{pool}`)")
+}
+
+/// Failure of what is done to no single volume or pool; that of one has its name
+/// ([`Failure::of`]).
 pub(crate) fn io_error(doing: &str, said: String) -> StorageError {
     StorageError::Io { doing: doing.to_owned(), source: std::io::Error::other(said) }
 }

@@ -31,6 +31,7 @@ use crate::looks::Looks;
 use crate::monitors::Monitors;
 use crate::rbd::{
     FEATURES, Failure, Programs, QUICK, image_args, io_error, long, pool_arg, target_args,
+    with_pool,
 };
 
 const LOOKING: &str = "looking at a volume";
@@ -96,7 +97,8 @@ impl RbdStorage {
         &self,
         volume: &VolumeId,
     ) -> Result<answers::Image, StorageError> {
-        answers::json(&self.image_text(volume).await?).map_err(|why| io_error(LOOKING, why))
+        answers::json(&self.image_text(volume).await?)
+            .map_err(|why| Failure::Other(why).of(volume, LOOKING))
     }
 
     /// Output of `rbd info` for the volume as its snapshot has it.
@@ -270,7 +272,10 @@ impl Storage for RbdStorage {
                 tokio::time::sleep(FIGURES_POLL).await;
             }
         };
-        let late = StorageError::TimedOut { seconds: FIGURES.as_secs() };
+        let late = StorageError::TimedOut {
+            doing: with_pool("looking how full a pool is", pool),
+            seconds: FIGURES.as_secs(),
+        };
         tokio::time::timeout(FIGURES, known).await.unwrap_or(Err(late))
     }
 
@@ -282,7 +287,7 @@ impl Storage for RbdStorage {
             return Err(StorageError::PoolExists { pool });
         }
         let create = json!({ "prefix": "osd pool create", "pool": pool.as_str() });
-        self.demand(&create, "making a pool").await?;
+        self.demand(&pool, &create, "making a pool").await?;
         self.enable_volumes(&pool).await?;
         self.pool(&pool).await.map(drop)
     }
@@ -299,7 +304,7 @@ impl Storage for RbdStorage {
         self.require_no_volumes(pool).await?;
         let (name, twice) = (pool.as_str(), "yes_i_really_really_mean_it");
         let command = json!({ "prefix": "osd pool rm", "pool": name, "pool2": name, twice: true });
-        self.demand(&command, "removing a pool").await
+        self.demand(pool, &command, "removing a pool").await
     }
 
     async fn check_pool_removal(&self, pool: &PoolName) -> Result<(), StorageError> {
@@ -339,7 +344,8 @@ impl Storage for RbdStorage {
         for _ in 0..LIST_TRIES {
             match self.programs.look(&["ls"], args.clone(), long(0)).await {
                 Ok(text) => {
-                    return answers::volumes(pool, &text).map_err(|why| io_error(LISTING, why));
+                    return answers::volumes(pool, &text)
+                        .map_err(|why| Failure::Other(why).of_pool(pool, LISTING));
                 }
                 // A volume went while it was looked at, and the rest was not listed.
                 Err(Failure::NotFound { pool: false }) => {}
@@ -462,7 +468,7 @@ impl Storage for RbdStorage {
         };
         found.require_unused(volume)?;
         let (image, snapshots) = self.require_no_clones(volume, found).await?;
-        self.end_half(volume, &image.trash_id(doing)?).await?;
+        self.end_half(volume, &image.trash_id(volume, doing)?).await?;
         let size_bytes = image.size;
         snapshots.iter().try_for_each(|snapshot| require_unprotected(volume, snapshot))?;
         if !snapshots.is_empty() {
@@ -593,7 +599,8 @@ impl Storage for RbdStorage {
             return Err(StorageError::NoVolume { volume: volume.clone() });
         }
         if identity.is_empty() {
-            return Err(io_error(LOOKING, "the image has no identity".to_owned()));
+            let why = "the image has no identity".to_owned();
+            return Err(Failure::Other(why).of(volume, LOOKING));
         }
         let CephOptions { config, keyring, user, .. } = self.programs.options().clone();
         let place = MeasuredPlace::Rbd { image: volume.clone(), user, config, keyring };
@@ -609,7 +616,7 @@ impl Storage for RbdStorage {
             .look(&["lock", "list"], args, QUICK)
             .await
             .map_err(|f| f.of(volume, doing))?;
-        answers::locks(&text).map_err(|why| io_error(doing, why))
+        answers::locks(&text).map_err(|why| Failure::Other(why).of(volume, doing))
     }
 
     /// Ceph blocklists the holder with it. A lock that is gone already is what was asked for.

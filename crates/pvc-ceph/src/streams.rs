@@ -16,7 +16,7 @@ use crate::answers::Snapshot;
 use crate::diff::{self, Diff, Gathered, Next};
 use crate::gate::WritePermit;
 use crate::piped::Piped;
-use crate::rbd::{Failure, QUICK, image_args, io_error};
+use crate::rbd::{Failure, QUICK, image_args, io_error, with_volume};
 use crate::storage::{RbdStorage, good_volume, named, partial_of, random, require_snapshot_name};
 use crate::trash::image_args_of;
 
@@ -71,7 +71,7 @@ impl VolumeStreams for RbdStorage {
             }
         };
         require_snapshot_name(volume, &name)?;
-        let image = self.image(volume).await?.trash_id(READING)?;
+        let image = self.image(volume).await?.trash_id(volume, READING)?;
         // From here on it is removed when this is dropped, also if nothing comes to be read.
         let mut moment = Moment {
             storage: self.clone(),
@@ -124,7 +124,8 @@ impl RbdUpload {
         let words = ["import-diff", "-", "--no-progress", SPARSE];
         let import = self.storage.programs.write_piped(permit, &words, image_args(partial));
         self.import = Some(import.map_err(|failure| failure.of(partial, WRITING))?);
-        let late = StorageError::TimedOut { seconds: QUICK.as_secs() };
+        let (doing, seconds) = (with_volume(WRITING, &self.volume), QUICK.as_secs());
+        let late = StorageError::TimedOut { doing, seconds };
         let open = self.until_open(partial);
         tokio::time::timeout(QUICK, open).await.unwrap_or(Err(late))
     }
@@ -355,8 +356,9 @@ impl RbdDownload {
     }
 }
 
-fn unlikely(why: String) -> StorageError {
-    io_error(READING, format!("the output of `rbd export-diff` is not understood: {why}"))
+fn unlikely(volume: &VolumeId, why: &str) -> StorageError {
+    let why = format!("the output of `rbd export-diff` is not understood: {why}");
+    Failure::Other(why).of(volume, READING)
 }
 
 #[async_trait]
@@ -372,12 +374,12 @@ impl Download for RbdDownload {
                 State::Read => break,
                 State::Done => return Ok(None),
             };
-            let next = diff.next(read).map_err(unlikely)?;
+            let next = diff.next(read).map_err(|why| unlikely(&self.moment.volume, &why))?;
             if let Next::Piece(offset, bytes) = next {
                 return Ok(Some((offset, bytes)));
             }
             let Some(export) = &mut self.moment.export else {
-                return Err(unlikely("it has ended".to_owned()));
+                return Err(unlikely(&self.moment.volume, "it has ended"));
             };
             match export.take(read).await {
                 // Something behind the end is for the reader to refuse.
@@ -385,7 +387,7 @@ impl Download for RbdDownload {
                 Ok(false) if next == Next::End => self.state = State::Read,
                 Ok(false) => {
                     let ended = export.end().await;
-                    let cut = || unlikely("it is cut short".to_owned());
+                    let cut = || unlikely(&self.moment.volume, "it is cut short");
                     return Err(ended.err().map_or_else(cut, |failure| self.failed(failure)));
                 }
                 Err(failure) => return Err(self.failed(failure)),

@@ -10,7 +10,7 @@ use pvc_ports::{StorageError, TrashedVolume};
 use crate::answers::{self, Image, Snapshot};
 use crate::gate::WritePermit;
 use crate::looks::Whole;
-use crate::rbd::{Failure, QUICK, image_args, io_error, pool_arg};
+use crate::rbd::{Failure, QUICK, image_args, pool_arg};
 use crate::storage::{
     RbdStorage, good_volume, require_addressable, require_unprotected, with_json,
 };
@@ -53,7 +53,7 @@ impl RbdStorage {
                 self.require_listed(volume).await?;
                 found.require_unused(volume)?;
                 let (image, snapshots) = self.require_no_clones(volume, found).await?;
-                let id = image.trash_id(MOVING)?;
+                let id = image.trash_id(volume, MOVING)?;
                 let permit = self.may_write(&volume.pool).await?;
                 self.end_half(volume, &id).await?;
                 snapshots.iter().try_for_each(|snapshot| require_unprotected(volume, snapshot))?;
@@ -78,7 +78,10 @@ impl RbdStorage {
         found.map_err(|error| match error {
             StorageError::TimedOut { .. } => error,
             // It is done: whatever the trash says of it now is no refusal.
-            error => io_error(MOVING, format!("it was moved, and then: {error}")),
+            error => {
+                let why = format!("it was moved, and then: {error}");
+                Failure::Other(why).of(volume, MOVING)
+            }
         })
     }
 
@@ -182,7 +185,7 @@ impl RbdStorage {
             match self.require_trashed(pool, id).await {
                 Err(StorageError::NoTrashed { .. }) if gone > 0 => {
                     let why = format!("it was restored when {gone} of its snapshots were gone");
-                    return Err(io_error(PURGING, why));
+                    return Err(Failure::Other(why).of_pool(pool, PURGING));
                 }
                 found => found?,
             };
@@ -251,7 +254,9 @@ impl RbdStorage {
         let doing = "listing the snapshots of an image";
         let args = with_json([image_args_of(pool, id), vec!["--all".to_owned()]].concat());
         match self.programs.look(&["snap", "ls"], args, QUICK).await {
-            Ok(text) => answers::snapshots(&text).map_err(|why| io_error(doing, why)),
+            Ok(text) => {
+                answers::snapshots(&text).map_err(|why| Failure::Other(why).of_pool(pool, doing))
+            }
             Err(Failure::NotFound { pool: false }) => Ok(Vec::new()),
             Err(failure) => Err(failure_of_trashed(failure, pool, doing)),
         }
@@ -264,7 +269,7 @@ impl RbdStorage {
             Failure::NotFound { pool: false } => no_trashed(pool, id),
             failure => failure_of_trashed(failure, pool, PURGING),
         })?;
-        answers::json(&text).map_err(|why| io_error(PURGING, why))
+        answers::json(&text).map_err(|why| Failure::Other(why).of_pool(pool, PURGING))
     }
 
     /// Does something to a single one: removing all at once succeeds, for `rbd`, also if some could
@@ -329,7 +334,7 @@ fn failure_of_trashed(failure: Failure, pool: &PoolName, doing: &str) -> Storage
     match failure {
         Failure::Busy => {
             let why = "another client of Ceph has it open, or its restoration was cut off";
-            io_error(doing, why.to_owned())
+            Failure::Other(why.to_owned()).of_pool(pool, doing)
         }
         other => other.of_pool(pool, doing),
     }

@@ -18,7 +18,7 @@ use pvc_ports::{StorageError, aside};
 use serde::Deserialize;
 
 use crate::answers;
-use crate::rbd::{image_args, io_error};
+use crate::rbd::{Failure, image_args};
 use crate::storage::{RbdStorage, require_snapshot_name, with_json};
 
 const LOOKING: &str = "looking what snapshots hold";
@@ -258,7 +258,7 @@ impl RbdStorage {
                 (before, held)
             });
             let (after, held) = gone_on.await;
-            usage.push(held.map_err(|why| io_error(LOOKING, why))?);
+            usage.push(held.map_err(|why| Failure::Other(why).of(volume, LOOKING))?);
             walk = after;
         }
         Ok(usage)
@@ -289,15 +289,15 @@ impl RbdStorage {
         args: Vec<String>,
         size_bytes: u64,
     ) -> Result<Difference, StorageError> {
-        let failed = |failure: crate::rbd::Failure| failure.of(volume, LOOKING);
+        let failed = |failure: Failure| failure.of(volume, LOOKING);
         let started = self.programs.look_piped(&["diff"], args).map_err(failed)?;
         let (mut program, mut text) = (started.with_deadline(ANSWERED), BytesMut::new());
         let mut reading = Reading::new(size_bytes);
         while program.take(&mut text).await.map_err(failed)? {
-            reading.take(&mut text).map_err(|why| io_error(LOOKING, why))?;
+            reading.take(&mut text).map_err(|why| failed(Failure::Other(why)))?;
         }
         program.end().await.map_err(failed)?;
-        aside(move || reading.end(&text)).await.map_err(|why| io_error(LOOKING, why))
+        aside(move || reading.end(&text)).await.map_err(|why| failed(Failure::Other(why)))
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
-use pvc_ports::{Course, Storage, StorageError, VolumeInfo};
+use pvc_ports::{Course, Flattened, Storage, StorageError, VolumeInfo};
 
 use crate::storage_clones::clones_contract;
 use crate::storage_trash::trash_contract;
@@ -397,6 +397,19 @@ pub async fn room_is_kept(fixture: &dyn StorageFixture) {
     refused!(storage.create(&id, percent(85), false).await, StorageError::BeyondSafe { .. });
     storage.resize(&sparse, percent(85), false).await.expect("it takes the difference alone");
     assert_eq!(storage.volume(&sparse).await.expect("it is there").size_bytes, percent(85));
+    let course = Course::default();
+    refused!(
+        storage.clone_volume(&sparse, &id.volume, false, &course).await,
+        StorageError::BeyondSafe { .. }
+    );
+    refused!(storage.volume(&id).await, StorageError::NoVolume { .. });
+    storage.clone_on_write(&sparse, &id.volume, &course).await.expect("nothing is written yet");
+    match storage.flatten(&id, false, &course).await {
+        // Where copies depend on nothing, they take no room by that.
+        Err(StorageError::BeyondSafe { .. }) | Ok(Flattened::Independent) => {}
+        other => panic!("it is filled beyond the safe mark: {other:?}"),
+    }
+    storage.remove(&id).await.expect("nobody uses it");
     storage.remove(&sparse).await.expect("nobody uses it");
     storage.create(&sparse, percent(90), true).await.expect("force goes beyond the safe mark");
     storage.remove(&sparse).await.expect("nobody uses it");

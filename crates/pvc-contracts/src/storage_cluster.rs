@@ -239,7 +239,7 @@ impl StorageClusterFixture {
             key.map(drop).err(),
         ];
         let is_late = |error: &Option<StorageError>| {
-            matches!(error, Some(StorageError::TimedOut { seconds: 1.. }))
+            matches!(error, Some(StorageError::TimedOut { seconds: 1.., .. }))
         };
         assert!(errors.iter().all(is_late), "{errors:?}");
         assert!(took <= self.time_limit, "{took:?}");

@@ -62,6 +62,10 @@ impl Suite<'_> {
         assert!(listed.iter().all(|info| info.id != *volume), "{listed:?}");
     }
 
+    async fn free_bytes(&self) -> u64 {
+        self.storage.pool(&self.pool).await.expect("it is there").free_bytes
+    }
+
     /// Bytes that are stored, and the names of all that is in the pool.
     async fn state(&self) -> (u64, Vec<String>) {
         let stored = self.storage.pool(&self.pool).await.expect("it is there").stored_bytes;
@@ -196,6 +200,12 @@ impl Suite<'_> {
         let is_full =
             matches!(large, StorageError::NoRoom { .. } | StorageError::BeyondSafe { .. });
         assert!(is_full, "{large}");
+        let (id, free) = (self.volume("beyond-safe"), self.free_bytes().await);
+        let beyond = refused(&id, free / 10 * 9).await;
+        assert!(matches!(beyond, StorageError::BeyondSafe { .. }), "{beyond}");
+        let forced = streams.upload(&id, free / 10 * 9, true).await;
+        forced.expect("force goes beyond the safe mark").discard().await;
+        self.is_absent(&id).await;
         let nowhere = VolumeId { pool: PoolName::new("nowhere"), volume: VolumeName::new("x") };
         let nowhere = refused(&nowhere, 4096).await;
         assert!(matches!(nowhere, StorageError::NoPool { .. }), "{nowhere}");

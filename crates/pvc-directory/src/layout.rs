@@ -153,7 +153,8 @@ impl Root {
 
     pub fn pool(&self, pool: &PoolName) -> Result<PoolInfo, StorageError> {
         let folder = self.pool_folder(pool)?;
-        let space = nix::sys::statvfs::fstatvfs(&folder).map_err(errno("asking for free space"))?;
+        let asking = errno(format!("asking for the free space of pool `{pool}`"));
+        let space = nix::sys::statvfs::fstatvfs(&folder).map_err(asking)?;
         let mut stored_bytes = 0;
         for volume in volumes_in(&folder, pool)?.iter().chain(&self.volumes_in_trash(pool)?) {
             stored_bytes += volume.stored_bytes()?;
@@ -230,7 +231,7 @@ impl Root {
         match fstatat(&pool, id.volume.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
             Err(Errno::ENOENT) => Ok(()),
             Ok(_) => Err(StorageError::VolumeExists { volume: id.clone() }),
-            Err(error) => Err(errno("looking for a volume")(error)),
+            Err(error) => Err(errno(format!("looking for volume `{id}`"))(error)),
         }
     }
 
@@ -264,15 +265,16 @@ impl Root {
     }
 
     /// A volume in the making: empty until it is written, unseen until it is published.
-    pub fn new_volume(&self) -> Result<NewVolume, StorageError> {
+    pub fn new_volume(&self, id: &VolumeId) -> Result<NewVolume, StorageError> {
         let work = self.work_folder()?;
-        let making = || errno("making a volume");
+        let doing = || format!("making volume `{id}`");
+        let making = || errno(doing());
         mkdirat(&work.folder, "volume", Mode::from_bits_truncate(FOLDER_MODE)).map_err(making())?;
         let folder = open_folder(&work.folder, "volume").map_err(making())?;
         mkdirat(&folder, SNAPSHOTS, Mode::from_bits_truncate(FOLDER_MODE)).map_err(making())?;
         let image = open_file(&folder, IMAGE, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL)
             .map_err(making())?;
-        let root = self.folder.try_clone().map_err(failed("making a volume"))?;
+        let root = self.folder.try_clone().map_err(failed(doing()))?;
         Ok(NewVolume { work, folder, image, root })
     }
 
@@ -280,14 +282,17 @@ impl Root {
     pub fn rename(&self, id: &VolumeId, to: &VolumeId) -> Result<(), StorageError> {
         VolumeName::parse(to.volume.as_str())?;
         let pool = self.pool_folder(&id.pool)?;
-        place(&pool, id.volume.as_str(), &pool, to.volume.as_str())
-            .map_err(|error| taken(error, || StorageError::VolumeExists { volume: to.clone() }))
+        let renaming = format!("renaming volume `{id}`");
+        place(&pool, id.volume.as_str(), &pool, to.volume.as_str()).map_err(|error| {
+            taken(error, renaming, || StorageError::VolumeExists { volume: to.clone() })
+        })
     }
 
     /// Takes the volume away as one step, then frees its room.
     pub fn remove(&self, id: &VolumeId) -> Result<(), StorageError> {
         let pool = self.pool_folder(&id.pool)?;
-        self.take_away(&pool, id.volume.as_str()).map_err(errno("removing a volume"))
+        let removing = errno(format!("removing volume `{id}`"));
+        self.take_away(&pool, id.volume.as_str()).map_err(removing)
     }
 
     /// Moves a folder away in one step, and removes it with all that is in it. Nothing is made for
@@ -329,10 +334,14 @@ fn failed_when_done(error: Errno) -> Errno {
     }
 }
 
-pub(crate) fn taken(error: Errno, exists: impl FnOnce() -> StorageError) -> StorageError {
+pub(crate) fn taken(
+    error: Errno,
+    doing: String,
+    exists: impl FnOnce() -> StorageError,
+) -> StorageError {
     match error {
         Errno::EEXIST => exists(),
-        error => errno("renaming")(error),
+        error => errno(doing)(error),
     }
 }
 
@@ -386,7 +395,8 @@ impl Volume {
     }
 
     fn identity(&self) -> Result<(u64, u64), StorageError> {
-        let stat = nix::sys::stat::fstat(&self.folder).map_err(errno("looking at a volume"))?;
+        let looking = errno(format!("looking at volume `{}`", self.id));
+        let stat = nix::sys::stat::fstat(&self.folder).map_err(looking)?;
         Ok((stat.st_dev, stat.st_ino))
     }
 
@@ -448,8 +458,12 @@ impl Volume {
         let folder = self.snapshots_folder()?;
         open_image(&folder, name.as_str()).map_err(|error| match error {
             Errno::ENOENT => self.no_snapshot(name),
-            error => errno(format!("opening snapshot `{name}`"))(error),
+            error => errno(format!("opening {}", self.words_of(name)))(error),
         })
+    }
+
+    fn words_of(&self, name: &SnapshotName) -> String {
+        format!("snapshot `{name}` of volume `{}`", self.id)
     }
 
     fn no_snapshot(&self, name: &SnapshotName) -> StorageError {
@@ -476,9 +490,10 @@ impl Volume {
         file: &File,
         name: &SnapshotName,
     ) -> Result<(), StorageError> {
-        file.sync_all().map_err(failed("writing a snapshot"))?;
+        let making = || format!("making {}", self.words_of(name));
+        file.sync_all().map_err(failed(making()))?;
         place(&work.folder, "snapshot", self.snapshots_folder()?, name.as_str())
-            .map_err(|error| taken(error, || self.snapshot_exists(name)))
+            .map_err(|error| taken(error, making(), || self.snapshot_exists(name)))
     }
 
     pub fn rename_snapshot(
@@ -489,8 +504,9 @@ impl Volume {
         SnapshotName::parse(to.as_str())?;
         self.snapshot_file(from)?;
         let folder = self.snapshots_folder()?;
+        let renaming = format!("renaming {}", self.words_of(from));
         place(&folder, from.as_str(), &folder, to.as_str())
-            .map_err(|error| taken(error, || self.snapshot_exists(to)))
+            .map_err(|error| taken(error, renaming, || self.snapshot_exists(to)))
     }
 
     pub fn remove_snapshot(&self, name: &SnapshotName) -> Result<(), StorageError> {
@@ -498,15 +514,16 @@ impl Volume {
         let folder = self.snapshots_folder()?;
         unlinkat(&folder, name.as_str(), UnlinkatFlags::NoRemoveDir)
             .and_then(|()| fsync(&folder))
-            .map_err(errno("removing a snapshot"))
+            .map_err(errno(format!("removing {}", self.words_of(name))))
     }
 
     /// Puts `file`, which is the `image` in `work`, in place of the volume's image.
     pub fn replace_image(&self, work: &WorkFolder, file: &File) -> Result<(), StorageError> {
-        file.sync_all().map_err(failed("writing an image"))?;
+        let replacing = || format!("replacing the image of volume `{}`", self.id);
+        file.sync_all().map_err(failed(replacing()))?;
         renameat2(&work.folder, "image", &self.folder, IMAGE, RenameFlags::empty())
             .and_then(|()| sync_done(&self.folder))
-            .map_err(errno("replacing an image"))
+            .map_err(errno(replacing()))
     }
 
     /// Keeps hypervisors off the image until the result is dropped; refuses if one has it.
@@ -573,8 +590,9 @@ impl NewVolume {
             Errno::ENOENT => StorageError::NoPool { pool: id.pool.clone() },
             error => errno(making())(error),
         })?;
-        place(&self.work.folder, "volume", &pool, id.volume.as_str())
-            .map_err(|error| taken(error, || StorageError::VolumeExists { volume: id.clone() }))
+        place(&self.work.folder, "volume", &pool, id.volume.as_str()).map_err(|error| {
+            taken(error, making(), || StorageError::VolumeExists { volume: id.clone() })
+        })
     }
 }
 

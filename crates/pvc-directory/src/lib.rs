@@ -127,7 +127,10 @@ fn require_room(
     root.pool(pool)?.check_room(needed_bytes, force)
 }
 
-const COPYING: &str = "copying an image";
+/// Words for a copy that fails.
+fn copying_from(volume: &VolumeId) -> String {
+    format!("copying volume `{volume}`")
+}
 
 /// Copies an image whose contents a guest may be writing at this moment: only a reflink shows it at
 /// one moment, so without reflinks an image in use is refused.
@@ -139,8 +142,8 @@ fn copy_image(
 ) -> Result<(), StorageError> {
     let image = from.image()?;
     let guard = ImageGuard::take(&image)?;
-    if copying.reflink(&image, to).map_err(failed(COPYING))? {
-        return to.sync_all().map_err(failed(COPYING));
+    if copying.reflink(&image, to).map_err(failed(copying_from(from.id())))? {
+        return to.sync_all().map_err(failed(copying_from(from.id())));
     }
     let Some(_guard) = guard else { return Err(from.in_use(&image)) };
     copy_in_full(root, from, &image, to, copying)
@@ -154,7 +157,7 @@ fn make_copy(
     copying: &Copying,
 ) -> Result<(), StorageError> {
     let make = || {
-        let new = root.new_volume()?;
+        let new = root.new_volume(to)?;
         copy_image(root, source, new.image(), copying)?;
         new.publish(to)
     };
@@ -169,17 +172,20 @@ fn copy_in_full(
     to: &std::fs::File,
     copying: &Copying,
 ) -> Result<(), StorageError> {
-    let pool = &volume.id().pool;
-    let needed = image.metadata().map_err(failed("looking at an image"))?.blocks() * 512;
-    require_room(root, pool, needed, true)?;
-    copy_contents(image, to, copying).map_err(failed(COPYING)).map_err(no_room(root, pool, needed))
+    let id = volume.id();
+    let looking = failed(format!("looking at volume `{id}`"));
+    let needed = image.metadata().map_err(looking)?.blocks() * 512;
+    require_room(root, &id.pool, needed, true)?;
+    copy_contents(image, to, copying)
+        .map_err(failed(copying_from(id)))
+        .map_err(no_room(root, &id.pool, needed))
 }
 
 /// Whether files may share blocks: it is tried.
 fn shares_blocks(root: &Root, copying: &Copying) -> Result<bool, StorageError> {
     let work = root.work_folder()?;
     let (from, to) = (work.file("from")?, work.file("to")?);
-    copying.reflink(&from, &to).map_err(failed(COPYING))
+    copying.reflink(&from, &to).map_err(failed("looking whether files share blocks"))
 }
 
 /// Whether the file system can go past the kernel's cache.
@@ -240,8 +246,9 @@ impl Storage for DirectoryStorage {
             root.require_absent(&id)?;
             require_room(root, &id.pool, size_bytes, force)?;
             let make = || {
-                let new = root.new_volume()?;
-                new.image().set_len(size_bytes).map_err(failed("making a volume"))?;
+                let new = root.new_volume(&id)?;
+                let making = failed(format!("making volume `{id}`"));
+                new.image().set_len(size_bytes).map_err(making)?;
                 new.publish(&id)
             };
             make().map_err(no_room(root, &id.pool, size_bytes))
@@ -280,7 +287,7 @@ impl Storage for DirectoryStorage {
             image
                 .set_len(size_bytes)
                 .and_then(|()| image.sync_all())
-                .map_err(failed("resizing a volume"))
+                .map_err(failed(format!("resizing volume `{id}`")))
         })
         .await
     }
@@ -300,7 +307,7 @@ impl Storage for DirectoryStorage {
             let size_bytes = source.info()?.size_bytes;
             require_room(root, &id.pool, size_bytes, force)?;
             its_own.announce(size_bytes);
-            copying.check().map_err(failed(COPYING))?;
+            copying.check().map_err(failed(copying_from(&id)))?;
             make_copy(root, &source, &to, copying)
         });
         copied.await.map_err(|error| match error {
@@ -459,7 +466,8 @@ impl Storage for DirectoryStorage {
             let volume = root.locked(&id)?;
             let _guard = volume.require_unused()?;
             let source = volume.snapshot_file(&name)?;
-            let needed = source.metadata().map_err(failed("looking at a snapshot"))?.len();
+            let looking = failed(format!("looking at snapshot `{name}` of volume `{id}`"));
+            let needed = source.metadata().map_err(looking)?.len();
             course.announce(needed);
             let make = || {
                 let work = root.work_folder()?;
@@ -513,8 +521,8 @@ impl Storage for DirectoryStorage {
         let id = volume.clone();
         self.work(move |root, _| {
             let image = root.volume(&id)?.image()?;
-            let looking = || failed("looking at an image");
-            let known = image.metadata().map_err(looking())?;
+            let looking = failed(format!("looking at volume `{id}`"));
+            let known = image.metadata().map_err(looking)?;
             let born = known.created().ok();
             let born = born.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
             let born = born.map_or(0, |at| at.as_nanos());

@@ -30,8 +30,9 @@ impl VolumeStreams for DirectoryStorage {
                 root.check_new_name(&id)?;
                 require_room(root, &id.pool, size_bytes, force)?;
                 let make = || {
-                    let new = root.new_volume()?;
-                    new.image().set_len(size_bytes).map_err(failed("making a volume"))?;
+                    let new = root.new_volume(&id)?;
+                    let making = failed(format!("making volume `{id}`"));
+                    new.image().set_len(size_bytes).map_err(making)?;
                     Ok(new)
                 };
                 let new = make().map_err(no_room(root, &id.pool, size_bytes))?;
@@ -55,10 +56,10 @@ impl VolumeStreams for DirectoryStorage {
                 Some(snapshot) => (volume.snapshot_file(&snapshot)?, None),
                 None => (volume.image()?, Some(volume.require_unused()?)),
             };
-            let size_bytes = image.metadata().map_err(failed("reading a volume"))?.len();
+            let size_bytes = image.metadata().map_err(failed(reading(&id)))?.len();
             let (image, at) = (Arc::new(image), 0);
             let download: Box<dyn Download> =
-                Box::new(DirectoryDownload { image, size_bytes, at, _guard: guard });
+                Box::new(DirectoryDownload { id, image, size_bytes, at, _guard: guard });
             Ok(download)
         })
         .await
@@ -80,6 +81,10 @@ impl Drop for DirectoryUpload {
 }
 
 impl DirectoryUpload {
+    fn gone(&self) -> StorageError {
+        failed(writing(&self.id))(std::io::Error::other("the upload has ended"))
+    }
+
     /// Frees the room aside, where that is possible: of a large file it takes its time.
     fn begin_discard(&mut self) -> Option<JoinHandle<()>> {
         let new = self.new.take()?;
@@ -98,8 +103,12 @@ async fn aside<T: Send + 'static>(
     pvc_ports::aside(work).await
 }
 
-fn gone() -> StorageError {
-    failed("writing a volume")(std::io::Error::other("the upload has ended"))
+fn writing(id: &VolumeId) -> String {
+    format!("writing volume `{id}`")
+}
+
+fn reading(id: &VolumeId) -> String {
+    format!("reading volume `{id}`")
 }
 
 #[async_trait]
@@ -110,25 +119,26 @@ impl Upload for DirectoryUpload {
             let (volume, size_bytes) = (self.id.clone(), self.size_bytes);
             return Err(StorageError::BeyondEnd { volume, offset_bytes, size_bytes });
         }
-        let new = self.new.clone().ok_or_else(gone)?;
-        let (root, pool) = (self.root.clone(), self.id.pool.clone());
+        let new = self.new.clone().ok_or_else(|| self.gone())?;
+        let (root, id) = (self.root.clone(), self.id.clone());
         aside(move || {
             write_without_holes(new.image(), offset_bytes, &bytes)
-                .map_err(failed("writing a volume"))
-                .map_err(no_room(&root, &pool, bytes.len() as u64))
+                .map_err(failed(writing(&id)))
+                .map_err(no_room(&root, &id.pool, bytes.len() as u64))
         })
         .await
     }
 
     async fn finish(&mut self) -> Result<(), StorageError> {
-        let new = self.new.clone().ok_or_else(gone)?;
-        aside(move || new.image().sync_all().map_err(failed("writing a volume"))).await
+        let new = self.new.clone().ok_or_else(|| self.gone())?;
+        let doing = writing(&self.id);
+        aside(move || new.image().sync_all().map_err(failed(doing))).await
     }
 
     async fn commit(mut self: Box<Self>) -> Result<(), StorageError> {
         let id = self.id.clone();
         // A write whose future was dropped may still be at work, and ends soon.
-        let mut new = self.new.take().ok_or_else(gone)?;
+        let mut new = self.new.take().ok_or_else(|| self.gone())?;
         aside(move || {
             loop {
                 match Arc::try_unwrap(new) {
@@ -150,6 +160,7 @@ impl Upload for DirectoryUpload {
 }
 
 struct DirectoryDownload {
+    id: VolumeId,
     image: Arc<File>,
     size_bytes: u64,
     /// Up to where it was read.
@@ -168,7 +179,8 @@ impl Download for DirectoryDownload {
         loop {
             let (image, at, size_bytes) = (self.image.clone(), self.at, self.size_bytes);
             let look = move || next_piece(&image, at, size_bytes);
-            match aside(move || look().map_err(failed("reading a volume"))).await? {
+            let doing = reading(&self.id);
+            match aside(move || look().map_err(failed(doing))).await? {
                 Look::Piece(at, bytes) => {
                     self.at = at + bytes.len() as u64;
                     return Ok(Some((at, bytes)));

@@ -26,7 +26,7 @@ impl Root {
     /// Moves a volume to the trash of its pool, in one step. Nobody may have it open.
     pub fn trash(&self, id: &VolumeId, keep: Duration) -> Result<TrashedVolume, StorageError> {
         let pool = self.pool_folder(&id.pool)?;
-        let moving = || errno("moving a volume to the trash");
+        let moving = || errno(format!("moving volume `{id}` to the trash"));
         let trash = open_or_make(&self.folder, TRASH).map_err(moving())?;
         let folder = open_or_make(&trash, id.pool.as_str()).map_err(moving())?;
         let entry = entry_of(id, keep);
@@ -48,7 +48,10 @@ impl Root {
         place(&folder, &name, &pool, to.volume.as_str()).map_err(|error| match error {
             // It was there this moment: somebody else has restored or purged it.
             Errno::ENOENT => no_trashed(&to.pool, id),
-            error => taken(error, || StorageError::VolumeExists { volume: to.clone() }),
+            error => {
+                let restoring = format!("restoring volume `{to}`");
+                taken(error, restoring, || StorageError::VolumeExists { volume: to.clone() })
+            }
         })
     }
 
@@ -57,7 +60,7 @@ impl Root {
         let (folder, name) = self.find_trashed(pool, id)?;
         self.take_away(&folder, &name).map_err(|error| match error {
             Errno::ENOENT => no_trashed(pool, id),
-            error => errno("purging a volume")(error),
+            error => errno(format!("purging volume `{id}` of pool `{pool}`"))(error),
         })
     }
 
@@ -79,7 +82,7 @@ impl Root {
 
     /// Removes the folder for the trash of a pool, unless there is something in it.
     pub fn remove_trash(&self, pool: &PoolName) -> Result<(), StorageError> {
-        let removing = || errno("removing the trash of a pool");
+        let removing = || errno(format!("removing the trash of pool `{pool}`"));
         let trash = match open_folder(&self.folder, TRASH) {
             Ok(trash) => trash,
             Err(Errno::ENOENT) => return Ok(()),

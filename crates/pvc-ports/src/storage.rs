@@ -169,8 +169,9 @@ pub enum StorageError {
     /// Stopped by its [`Course`]; nothing is left half made.
     #[error("it was cancelled before it was done")]
     Stopped,
-    #[error("the storage did not answer within {seconds} s")]
-    TimedOut { seconds: u64 },
+    /// `doing` follows "while it was", here and below, and names what it was done to.
+    #[error("the storage did not answer within {seconds} s while it was {doing}")]
+    TimedOut { doing: String, seconds: u64 },
     #[error("the storage failed while it was {doing}")]
     Io {
         doing: String,

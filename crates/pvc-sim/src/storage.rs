@@ -231,6 +231,11 @@ pub(crate) struct Volumes {
     pub host: usize,
 }
 
+fn late() -> StorageError {
+    let doing = "doing what it was asked".to_owned();
+    StorageError::TimedOut { doing, seconds: TIME_LIMIT.as_secs() }
+}
+
 impl Volumes {
     pub async fn reached<T>(
         &self,
@@ -246,7 +251,7 @@ impl Volumes {
             }
         }
         self.gate.sleep(TIME_LIMIT).await;
-        Err(StorageError::TimedOut { seconds: TIME_LIMIT.as_secs() })
+        Err(late())
     }
 
     /// Hands over the answer to a change, unless Ceph falls silent before it comes: what is done is
@@ -258,7 +263,7 @@ impl Volumes {
             return Ok(done);
         }
         self.gate.sleep(TIME_LIMIT).await;
-        Err(StorageError::TimedOut { seconds: TIME_LIMIT.as_secs() })
+        Err(late())
     }
 
     /// Changes something for somebody who may stand still before he is told.

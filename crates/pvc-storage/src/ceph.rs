@@ -92,7 +92,8 @@ async fn ask(context: &Context, cluster: &dyn StorageCluster) -> Answers {
 }
 
 async fn timely<T>(context: &Context, question: impl Future<Output = Asked<T>>) -> Asked<T> {
-    let late = Err(StorageError::TimedOut { seconds: DEADLINE.as_secs() });
+    let (doing, seconds) = ("saying how it is".to_owned(), DEADLINE.as_secs());
+    let late = Err(StorageError::TimedOut { doing, seconds });
     context.within(DEADLINE, question).await.unwrap_or(late)
 }
 
@@ -297,7 +298,7 @@ mod tests {
     }
 
     fn late<T>() -> Asked<T> {
-        Err(StorageError::TimedOut { seconds: 5 })
+        Err(StorageError::TimedOut { doing: "saying how it is".to_owned(), seconds: 5 })
     }
 
     fn view() -> Cluster {

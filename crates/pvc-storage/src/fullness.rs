@@ -138,7 +138,8 @@ mod tests {
         let own = Ratios::new(0.7, 0.8, 0.9).unwrap();
         note(&context, &[content(1)], async { Ok(own) }).await;
         context.sleep(HOUR).await;
-        let silent = async { Err(StorageError::TimedOut { seconds: 5 }) };
+        let doing = "saying how it is".to_owned();
+        let silent = async { Err(StorageError::TimedOut { doing, seconds: 5 }) };
         note(&context, &[content(1)], silent).await;
         let view = context.store.fresh().await.unwrap();
         let record = &view.fullness[&PoolName::new("vms")];

@@ -227,7 +227,7 @@ pub(crate) async fn reached<T>(
 ) -> Result<T, StorageError> {
     pass(inner).await;
     let answer = with(inner, |inner| match inner.failing {
-        true => Err(StorageError::TimedOut { seconds: 10 }),
+        true => Err(StorageError::TimedOut { doing: "doing that".to_owned(), seconds: 10 }),
         false => act(&mut inner.volumes),
     });
     pass(inner).await;

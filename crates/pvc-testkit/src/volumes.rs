@@ -326,7 +326,8 @@ impl MemoryVolumes {
     pub fn purge(&mut self, pool: &PoolName, id: &TrashId) -> Result<()> {
         self.find_trashed(pool, id)?;
         if self.stuck.contains(id) {
-            return Err(StorageError::TimedOut { seconds: 10 });
+            let doing = format!("purging volume `{id}` of pool `{pool}`");
+            return Err(StorageError::TimedOut { doing, seconds: 10 });
         }
         let snapshots = self.trash.get(id).map_or(&[][..], |(_, volume)| &volume.snapshots);
         if let Some(base) = snapshots.iter().find(|snapshot| snapshot.is_protected) {

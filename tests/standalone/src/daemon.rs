@@ -63,6 +63,23 @@ impl Daemon {
         self.child.id()
     }
 
+    /// Memory that it has now, in KiB.
+    pub fn resident_kib(&self) -> u64 {
+        self.memory_kib("VmRSS:")
+    }
+
+    /// The most memory that it ever had, in KiB.
+    pub fn most_resident_kib(&self) -> u64 {
+        self.memory_kib("VmHWM:")
+    }
+
+    fn memory_kib(&self, of: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()));
+        let status = status.expect("the daemon runs");
+        let line = status.lines().find(|line| line.starts_with(of)).expect("it has memory");
+        line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("a number of KiB")
+    }
+
     /// Returns what the daemon said so far.
     pub fn said(&self) -> String {
         fs::read_to_string(&self.out).unwrap_or_default()

@@ -161,6 +161,7 @@ impl RbdStorage {
 /// The error, said of `volume` if it is about `partial`, of which only we know.
 pub(crate) fn named(error: StorageError, partial: &VolumeId, volume: &VolumeId) -> StorageError {
     let is_partial = |found: &VolumeId| found == partial;
+    let of_volume = |doing: &str| doing.replace(&partial.to_string(), &volume.to_string());
     match error {
         StorageError::InUse { volume: found, holder } if is_partial(&found) => {
             StorageError::InUse { volume: volume.clone(), holder }
@@ -168,6 +169,10 @@ pub(crate) fn named(error: StorageError, partial: &VolumeId, volume: &VolumeId) 
         StorageError::VolumeExists { volume: found } if is_partial(&found) => {
             StorageError::VolumeExists { volume: volume.clone() }
         }
+        StorageError::TimedOut { doing, seconds } => {
+            StorageError::TimedOut { doing: of_volume(&doing), seconds }
+        }
+        StorageError::Io { doing, source } => StorageError::Io { doing: of_volume(&doing), source },
         other => other,
     }
 }

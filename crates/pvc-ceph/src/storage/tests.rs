@@ -34,7 +34,10 @@ async fn a_ceph_that_hangs_is_a_missed_deadline() {
         Err(ExecError::TimedOut { program: command.program.clone(), deadline: command.deadline })
     });
     let error = storage.locks(&id("vms/a")).await.unwrap_err();
-    assert_eq!(error.to_string(), "the storage did not answer within 30 s");
+    assert_eq!(
+        error.to_string(),
+        "the storage did not answer within 30 s while it was listing locks (`vms/a`)"
+    );
     assert_eq!(
         exec.ran()[0].args,
         [
@@ -86,10 +89,32 @@ async fn a_copy_that_fails_leaves_neither_itself_nor_its_beginning() {
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert_eq!(
         (error.to_string().as_str(), cause.as_str()),
-        ("the storage failed while it was copying a volume", "copy failed: (5) Input/output error")
+        (
+            "the storage failed while it was copying a volume (`vms/a`)",
+            "copy failed: (5) Input/output error"
+        )
     );
     let acts: Vec<_> = exec.ran().iter().map(|command| command.args[0].clone()).collect();
     assert_eq!(acts, ["copy", "ls"], "what it has begun is removed");
+}
+
+#[tokio::test]
+async fn a_failure_in_the_making_names_the_volume_that_was_asked_for() {
+    for is_late in [false, true] {
+        let (storage, _) = storage(move |command| match (command.args[0].as_str(), is_late) {
+            ("rename", false) => failure(5, "rbd: rename error: (5) Input/output error"),
+            ("rename", true) => Err(ExecError::TimedOut {
+                program: command.program.clone(),
+                deadline: command.deadline,
+            }),
+            _ => Ok(ScriptedExec::success("[]")),
+        });
+        let (partial, volume) = (id("vms/b.0123456789abcdef.partial"), id("vms/b"));
+        let permit = WritePermit::for_a_test(&volume.pool);
+        let named = storage.move_to(&permit, &partial, &volume.volume, "naming a new volume").await;
+        let error = super::named(named.unwrap_err(), &partial, &volume).to_string();
+        assert!(error.ends_with("while it was naming a new volume (`vms/b`)"), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -110,6 +135,7 @@ async fn a_pool_of_which_a_volume_goes_while_it_is_listed_is_listed_again() {
     let (storage, _) = of(gone, usize::MAX);
     let error = storage.volumes(&pool).await.unwrap_err();
     assert!(matches!(error, StorageError::Io { .. }), "{error}");
+    assert!(error.to_string().ends_with("listing volumes (pool `vms`)"), "{error}");
     let (storage, exec) = of("rbd: error opening pool 'vms': (2) No such file", usize::MAX);
     let error = storage.volumes(&pool).await.unwrap_err();
     assert!(matches!(error, StorageError::NoPool { .. }), "{error}");

@@ -72,6 +72,20 @@ impl Ceph {
         assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
     }
 
+    /// Bytes of the objects that a volume has, each of them whole.
+    fn used_bytes(&self, volume: &VolumeId) -> u64 {
+        let image = [format!("--pool={}", volume.pool), format!("--image={}", volume.volume)];
+        let said = Command::new("rbd")
+            .args(["--conf", &self.config(), "du", "--format=json"])
+            .args(image)
+            .output()
+            .unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        let said: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+        let images = said["images"].as_array().unwrap();
+        images.iter().map(|image| image["used_size"].as_u64().unwrap()).sum()
+    }
+
     /// Does something to the objects of a pool; returns what they hold.
     fn rados(&self, pool: &PoolName, words: &[&str], input: &[u8]) -> Vec<u8> {
         let mut rados = Command::new("rados")
@@ -270,6 +284,7 @@ async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     a_pool_that_is_made_again_is_another_at_once(&ceph).await;
     what_clones_stand_on_is_not_purged_and_loses_nothing(&ceph).await;
     zeros_that_are_written_over_data_count(&ceph).await;
+    what_was_not_written_has_no_objects(&ceph).await;
     an_upload_that_failed_leaves_its_name_alone(&ceph).await;
     a_download_is_of_the_moment_it_began(&ceph).await;
     a_snapshot_that_is_removed_meanwhile_is_no_download(&ceph).await;

@@ -39,6 +39,24 @@ pub(crate) async fn zeros_that_are_written_over_data_count(ceph: &Ceph) {
     assert!(read == expected, "the last one counts, also of zeros");
 }
 
+/// Copies are asked as well. The common contract says nothing of it: `used_bytes` of a volume is
+/// unknown here.
+pub(crate) async fn what_was_not_written_has_no_objects(ceph: &Ceph) {
+    let (disk, copy) = (id("vms/thin"), id("vms/thin-copy"));
+    let mut upload = upload(ceph, &disk, 256 << 20).await;
+    upload.write(64 << 20, Bytes::from_static(b"x")).await.unwrap();
+    for mib in [0_u64, 100, 200] {
+        upload.write(mib << 20, vec![0; MOST_PIECE_BYTES].into()).await.unwrap();
+    }
+    upload.commit().await.unwrap();
+    ceph.storage.clone_volume(&disk, &copy.volume, false, &Course::default()).await.unwrap();
+    for volume in [disk, copy] {
+        let used = ceph.used_bytes(&volume);
+        assert!((1..=8 << 20).contains(&used), "{volume}: {used} bytes");
+        ceph.storage.remove(&volume).await.unwrap();
+    }
+}
+
 /// The image is removed while it is filled, as by somebody who thinks that it is left over.
 pub(crate) async fn an_upload_that_failed_leaves_its_name_alone(ceph: &Ceph) {
     let (disk, left) = (id("vms/lost"), id("vms/lost.0123456789abcdef.partial"));

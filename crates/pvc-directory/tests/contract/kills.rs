@@ -2,14 +2,14 @@
 //! before, or what was asked for.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use bytes::Bytes;
 use pvc_directory::DirectoryStorage;
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeName};
-use pvc_ports::{Attachment, Course, Storage, StorageError, VolumeStreams};
+use pvc_ports::{Attachment, Course, Storage, StorageError, TrashedVolume, VolumeStreams};
 
 use crate::id;
 
@@ -118,11 +118,27 @@ async fn prepare(directory: &Path) {
     let Attachment::File { path } = storage.attachment(&volume).await.unwrap() else { panic!() };
     let image = std::fs::OpenOptions::new().write(true).open(path).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&image, b"changed", 5).unwrap();
+    storage.snapshot(&id("vms/t"), &SnapshotName::new("s")).await.unwrap();
     storage.trash(&id("vms/t"), DAY).await.unwrap();
     storage.create_pool(&PoolName::new("spare")).await.unwrap();
 }
 
-/// Everything that anybody can see of the directory.
+/// Sums of all that is in the folder of a volume: of its image, and of each snapshot.
+fn sums(folder: &Path) -> String {
+    let sum = |path: PathBuf| {
+        let mut hash = DefaultHasher::new();
+        std::fs::read(path).unwrap().hash(&mut hash);
+        format!("{:x}", hash.finish())
+    };
+    let snapshots = std::fs::read_dir(folder.join("snapshots")).unwrap().map(Result::unwrap);
+    let mut snapshots: Vec<_> =
+        snapshots.map(|entry| (entry.file_name(), sum(entry.path()))).collect();
+    snapshots.sort();
+    format!("{}, {snapshots:?}", sum(folder.join("disk.raw")))
+}
+
+/// Everything that anybody can see of the directory, with the contents of volumes, of their
+/// snapshots, and of what is in the trash.
 async fn state(directory: &Path) -> Vec<String> {
     let storage = DirectoryStorage::open(&directory.join("volumes")).unwrap();
     let left = std::fs::read_dir(storage.directory().join(".work")).unwrap().count();
@@ -133,14 +149,16 @@ async fn state(directory: &Path) -> Vec<String> {
         for volume in storage.volumes(&pool.name).await.unwrap() {
             let attachment = storage.attachment(&volume.id).await.unwrap();
             let Attachment::File { path } = attachment else { panic!() };
-            let mut hash = DefaultHasher::new();
-            std::fs::read(path).unwrap().hash(&mut hash);
+            let (id, bytes, sums) = (&volume.id, volume.size_bytes, sums(path.parent().unwrap()));
             let snapshots: Vec<_> = volume.snapshots.iter().map(|s| s.name.to_string()).collect();
-            let (id, bytes, hash) = (&volume.id, volume.size_bytes, hash.finish());
-            state.push(format!("{id}: {bytes} bytes {hash:x}, {snapshots:?}"));
+            state.push(format!("{id}: {bytes} bytes, {snapshots:?}, {sums}"));
         }
-        let trashed = storage.trashed(&pool.name).await.unwrap();
-        state.extend(trashed.iter().map(|entry| format!("trash: {}/{}", entry.pool, entry.name)));
+        for entry in storage.trashed(&pool.name).await.unwrap() {
+            let TrashedVolume { pool, id, name, removed_at, kept_until } = entry;
+            let folder = format!(".trash/{pool}/{id}.{removed_at}.{kept_until}.{name}");
+            let sums = sums(&storage.directory().join(folder));
+            state.push(format!("trash: {pool}/{name}, {sums}"));
+        }
     }
     state.sort();
     state

@@ -222,8 +222,9 @@ impl Filling<'_> {
         let (old, noted) = tokio::select! {
             old = self.move_old(target, keep) => old?,
             () = self.clock.sleep(MOST_BEFORE) => {
+                let doing = format!("moving volume `{volume}` to the trash");
                 let seconds = MOST_BEFORE.as_secs();
-                return Err(Failed::Open(refused(StorageError::TimedOut { seconds })));
+                return Err(Failed::Open(refused(StorageError::TimedOut { doing, seconds })));
             }
         };
         // Whoever was stopped for long does not go on: the primary may have let go of the volume.

@@ -259,8 +259,20 @@ fn hint_of(error: &StorageError) -> Option<String> {
         }
         StorageError::WouldShrink { .. } => "`--force` does it all the same",
         StorageError::InUse { .. } => "a VM, a copy or another program has it open: end that first",
+        StorageError::NoPool { .. } => "`pvc storage pool list` shows the pools",
+        StorageError::PoolExists { .. } => {
+            "choose another name; a pool that `pvc storage pool list` does not show is Ceph's alone"
+        }
+        StorageError::PoolNotEmpty { .. } | StorageError::PoolHasTrash { .. } => {
+            "a volume was made or removed meanwhile: remove the pool again"
+        }
         StorageError::NoVolume { .. } => "`pvc storage volume list` shows the volumes",
-        StorageError::NoSnapshot { .. } => "`pvc storage volume snapshot list` shows the snapshots",
+        StorageError::VolumeExists { .. } => {
+            "choose another name, or give that volume one: `pvc storage volume rename`"
+        }
+        StorageError::NoSnapshot { .. } | StorageError::SnapshotExists { .. } => {
+            "`pvc storage volume snapshot list` shows the snapshots"
+        }
         StorageError::HasClones { .. } => {
             "`pvc storage volume flatten` makes a clone independent; one in the trash is restored \
              or purged first"
@@ -286,7 +298,15 @@ fn hint_of(error: &StorageError) -> Option<String> {
         }
         StorageError::NoDevices { .. } => "`pvc storage osd list` shows the OSDs",
         StorageError::TimedOut { .. } => "`ceph status` on a node says how Ceph is",
-        _ => return None,
+        StorageError::Io { .. } => {
+            "`pvc storage status`, and the kernel's log of the node (`journalctl -k`), say how the \
+             storage is"
+        }
+        // Their words say what can be done, or there is nothing.
+        StorageError::Refused { .. }
+        | StorageError::BadName(_)
+        | StorageError::BeyondEnd { .. }
+        | StorageError::Stopped => return None,
     };
     Some(hint.to_owned())
 }
@@ -421,4 +441,51 @@ fn require_unused(
         return Err(StorageRefusal::Used { vm: vm.name.clone(), volume: volume.clone() });
     }
     require_no_part(cluster, is_meant)
+}
+
+#[cfg(test)]
+mod tests {
+    use pvc_ports::CloneName;
+
+    use super::*;
+
+    /// Failures and refusals of a storage that are about something of pool `vms`.
+    fn errors() -> Vec<StorageError> {
+        let pool = PoolName::new("vms");
+        let volume = VolumeId { pool: pool.clone(), volume: VolumeName::new("web1_sda") };
+        let snapshot = SnapshotName::new("s1");
+        let id = TrashId::parse("1f").expect("these are hexadecimal digits");
+        let clone = CloneName { volume: volume.clone(), is_in_trash: false };
+        let (doing, source) = (format!("copying volume `{volume}`"), std::io::Error::other("no"));
+        vec![
+            StorageError::NoPool { pool: pool.clone() },
+            StorageError::PoolExists { pool: pool.clone() },
+            StorageError::PoolNotEmpty { pool: pool.clone(), volumes: 1 },
+            StorageError::PoolHasTrash { pool: pool.clone(), volumes: 1 },
+            StorageError::NoTrashed { pool: pool.clone(), id: id.clone() },
+            StorageError::TrashedHasClones { pool: pool.clone(), id, snapshot: None },
+            StorageError::NoVolume { volume: volume.clone() },
+            StorageError::VolumeExists { volume: volume.clone() },
+            StorageError::NoSnapshot { volume: volume.clone(), snapshot: snapshot.clone() },
+            StorageError::SnapshotExists { volume: volume.clone(), snapshot: snapshot.clone() },
+            StorageError::Protected { volume: volume.clone(), snapshot },
+            StorageError::HasClones { volume: volume.clone(), clones: vec![clone] },
+            StorageError::InUse { volume: volume.clone(), holder: "10.0.0.1".to_owned() },
+            StorageError::NoRoom { pool: pool.clone(), free_bytes: 1, needed_bytes: 2 },
+            StorageError::Full { pool: pool.clone() },
+            StorageError::BeyondSafe { pool, safe_bytes: 1, needed_bytes: 2 },
+            StorageError::WouldShrink { volume, from_bytes: 2, to_bytes: 1 },
+            StorageError::TimedOut { doing: doing.clone(), seconds: 30 },
+            StorageError::Io { doing, source },
+        ]
+    }
+
+    #[test]
+    fn an_error_of_the_storage_names_what_it_is_about_and_what_can_be_done() {
+        for error in errors() {
+            let words = error.to_string();
+            assert!(words.contains("`vms`") || words.contains("`vms/web1_sda`"), "{words}");
+            assert!(StorageRefusal::from(error).hint().is_some(), "{words}");
+        }
+    }
 }

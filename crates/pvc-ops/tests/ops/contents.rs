@@ -190,7 +190,7 @@ async fn nobody_takes_an_upload_over_or_makes_a_volume_of_its_name() {
 async fn old_contents_that_may_be_needed_are_not_purged() {
     let world = world().await;
     let (store, volumes) = (&world.store, &world.storage);
-    let upload = world.failing(|| StorageError::TimedOut { seconds: 30 }).await;
+    let upload = world.failing(late).await;
     let disk = disk();
     world.fill_keeping(upload, Duration::ZERO).await.unwrap_err();
     let trashed = volumes.trashed(&disk.pool).await.unwrap();
@@ -201,6 +201,10 @@ async fn old_contents_that_may_be_needed_are_not_purged() {
     let hold = world.hold().await.expect("nobody knows what has become of it");
     storage::settle(store, volumes, &hold).await.unwrap();
     assert_eq!(world.begin().as_deref(), Some("old"));
+}
+
+fn late() -> StorageError {
+    StorageError::TimedOut { doing: "naming a volume".to_owned(), seconds: 30 }
 }
 
 /// An upload whose end is an error.
@@ -233,7 +237,6 @@ async fn contents_that_cannot_get_the_name_leave_the_old_ones() {
 #[tokio::test]
 async fn what_was_not_done_in_time_may_still_be_done() {
     let world = world().await;
-    let late = || StorageError::TimedOut { seconds: 30 };
     world.fill(world.failing(late).await).await.unwrap_err();
     assert_eq!(world.begin(), None, "nobody knows whether the new contents get the name");
     let hold = world.hold().await.expect("it is held until somebody has looked");
@@ -376,7 +379,6 @@ async fn an_upload_that_does_not_come_to_move_the_volume_gives_up_before_the_pri
 async fn old_contents_that_are_held_are_not_restored_elsewhere() {
     let world = world().await;
     let (store, volumes) = (&world.store, &world.storage);
-    let late = || StorageError::TimedOut { seconds: 30 };
     world.fill(world.failing(late).await).await.unwrap_err();
     let old = &volumes.trashed(&disk().pool).await.unwrap()[0].id;
     let elsewhere = VolumeName::new("elsewhere");
@@ -399,7 +401,6 @@ async fn the_old_contents_are_known_among_namesakes_in_the_trash_whatever_clocks
     let aside = VolumeId::parse("vms/aside").unwrap();
     volumes.rename(&aside, &disk().volume).await.unwrap();
 
-    let late = || StorageError::TimedOut { seconds: 30 };
     world.fill(world.failing(late).await).await.unwrap_err();
     assert_eq!(volumes.trashed(&disk().pool).await.unwrap().len(), 2);
     let hold = world.hold().await.expect("it is held until somebody has looked");

@@ -39,7 +39,7 @@ impl Upload for Late {
     }
 
     async fn commit(self: Box<Self>) -> Result<(), StorageError> {
-        Err(StorageError::TimedOut { seconds: 30 })
+        Err(StorageError::TimedOut { doing: "naming a volume".to_owned(), seconds: 30 })
     }
 }
 

@@ -82,11 +82,25 @@ fn contents_come_and_go_and_what_was_removed_comes_back() {
     let old = before.split_whitespace().next().expect("an upload has left it there").to_owned();
     pvc(&format!("storage trash purge stock {old} -y")).ok();
     assert!(!trashed().contains(&old), "{}", trashed());
+    a_snapshot_that_a_clone_stands_on_stays(&lab, &pvc);
     // A clone, and what it stands on, which comes before it by name and is in the trash.
     pvc("storage volume clone --copy-on-write stock back child").ok();
     pvc("storage volume remove stock child -y").ok();
     pvc("storage pool remove stock -y").says(&["with 2 volumes"]);
     lab.on("pvchv1", "rm -f /root/disk.*").ok();
+}
+
+/// The clone is somebody's who uses the pool beside PVC.
+fn a_snapshot_that_a_clone_stands_on_stays(lab: &Lab, pvc: &impl Fn(&str) -> Output) {
+    let clone = "rbd snap create stock/back@base && rbd snap protect stock/back@base && rbd clone \
+                 --rbd-default-clone-format=1 stock/back@base stock/stands";
+    lab.on("pvchv1", clone).ok();
+    pvc("storage volume scan stock back").ok();
+    let kept = pvc("storage volume snapshot remove stock back base -y").fails(1);
+    assert!(kept.contains("is protected") && kept.contains("flatten"), "{kept}");
+    let free = "rbd rm --no-progress stock/stands && rbd snap unprotect stock/back@base";
+    lab.on("pvchv1", free).ok();
+    pvc("storage volume snapshot remove stock back base -y").ok();
 }
 
 #[test]

@@ -250,7 +250,7 @@ fn bad_bodies(machine: &Machine) {
         )
     };
     let two_gigabytes = 2_u64 << 30;
-    let memory = resident_kib(machine.daemon("standalone").pid());
+    let memory = machine.daemon("standalone").resident_kib();
 
     let header = head(&format!("Content-Length: {two_gigabytes}"));
     let (answer, sent) = api.raw(&header, io::repeat(b'x').take(two_gigabytes)).expect("an answer");
@@ -263,7 +263,7 @@ fn bad_bodies(machine: &Machine) {
     answer.refused(&[413]);
     assert!(sent < 64 << 20, "{sent} bytes had to be sent before it was refused");
 
-    let grown = resident_kib(machine.daemon("standalone").pid()).saturating_sub(memory);
+    let grown = machine.daemon("standalone").resident_kib().saturating_sub(memory);
     assert!(grown < 64 << 10, "the daemon grew by {grown} KiB");
     // A client that promises and does not keep it hurts nobody else.
     let stalled = head("Content-Length: 1000");
@@ -292,12 +292,6 @@ impl Read for Chunks {
         self.left = self.left.saturating_sub(size as u64);
         Ok(chunk.len())
     }
-}
-
-fn resident_kib(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the daemon runs");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it has memory");
-    line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("a number of KiB")
 }
 
 fn bad_tokens(machine: &Machine) {

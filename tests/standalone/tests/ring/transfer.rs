@@ -149,6 +149,25 @@ fn what_cannot_fill_a_volume_changes_nothing() {
     assert_eq!(storage(&machine, "trash list -f raw").ok().lines().count(), 1);
 }
 
+#[test]
+fn a_large_upload_and_download_take_little_memory() {
+    let machine = machine();
+    // What both ways take of any volume has been taken when it counts.
+    let (small, _) = disk(&machine, 8);
+    storage(&machine, &format!("volume upload -y vms data {}", small.display())).ok();
+    saved(&machine);
+    let before = machine.daemon("standalone").most_resident_kib();
+    let at = |name: &str| machine.dir().join(name).display().to_string();
+    let contents = vec![9_u8; 128 << 20];
+    fs::write(at("large"), &contents).expect("the machine's folder can be written");
+    storage(&machine, "volume add vms large 128M").ok();
+    storage(&machine, &format!("volume upload -y vms large {}", at("large"))).ok();
+    storage(&machine, &format!("volume download vms large {}", at("back"))).ok();
+    assert!(fs::read(at("back")).expect("it was saved") == contents, "it came back");
+    let grown = machine.daemon("standalone").most_resident_kib().saturating_sub(before);
+    assert!(grown < 48 << 10, "the daemon grew by {grown} KiB");
+}
+
 /// Whether a volume is in the making below the folder of volumes.
 fn is_begun(folder: &Path) -> bool {
     let work = folder.join(".work");

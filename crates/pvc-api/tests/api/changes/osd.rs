@@ -182,7 +182,11 @@ async fn a_database_of_a_part_of_the_disk_and_a_weight_are_what_the_task_makes()
 async fn a_disk_that_is_in_use_is_left_alone_and_the_task_says_why() {
     let (api, osds) = at_work().await;
     osds.lock().unwrap().add_link(NODE, "/dev/disk/by-id/loop", "/dev/disk/by-id/loop");
+    let mounted_at = vec!["/srv".to_owned()];
+    let mounted = BlockDevice { mounted_at, ..BlockDevice::blank(device("/dev/sde"), 50 * GIB) };
+    osds.lock().unwrap().add_disk(NODE, mounted);
     for (device, why) in [
+        ("/dev/sde", "is mounted at `/srv`"),
         ("/dev/sdd", "has a partition table of kind `gpt` with 1 partitions"),
         ("/dev/sdx", "device `/dev/sdx` does not exist"),
         ("/dev/disk/by-id/loop", "is a link that leads back to itself"),

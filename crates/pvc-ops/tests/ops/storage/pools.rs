@@ -29,6 +29,10 @@ async fn a_pool_that_was_made_and_not_recorded_is_recorded_by_the_next_ask() {
     storage::set_placement_groups(store, volumes, &fast.name, 64).await.unwrap();
     assert_eq!(store.view().pools[&fast.name].pgs, "64");
     assert_eq!(store.view().pools[&fast.name].tier, "ssd", "the rest of it stays");
+    let odd = storage::set_placement_groups(store, volumes, &fast.name, 100).await.unwrap_err();
+    let why = "100 placement groups are no power of two; 64 and 128 are";
+    assert!(odd.to_string().contains(why), "{odd}");
+    assert_eq!(store.view().pools[&fast.name].pgs, "64", "it stays as it is");
     let none = storage::set_placement_groups(store, volumes, &PoolName::new("none"), 64).await;
     assert!(none.unwrap_err().to_string().contains("there is no pool `none`"));
 }
