@@ -10,9 +10,12 @@
 //!  who fences       a lock of a node that was proven dead, and still is
 //!  an operator      any lock of a VM that is off, as far as records and living nodes tell
 //! ```
+//!
+//! Where guests share a volume (`<shareable/>`), the lock goes from one to the other as they write:
+//! one of a partner that may live is left alone, and in nobody's way.
 
 use super::moving::has_guest;
-use super::volumes::node_at;
+use super::volumes::{is_at_rest, node_at, users};
 use super::{VmRecord, VmState};
 use crate::cluster::Cluster;
 use crate::fence::{at_stamp, is_recovering, may_have};
@@ -35,7 +38,7 @@ pub enum Breaker<'a> {
         guests: Option<&'a GuestsHere>,
     },
     /// The node that gives the VMs of `victim` away, which was proven dead at its last stamp.
-    Fencer { vm: Uuid, victim: &'a NodeRecord },
+    Fencer { vm: Uuid, volume: &'a VolumeId, victim: &'a NodeRecord },
     /// A worker that an operator told to, where the hypervisor has the guest on the node `runs_on`.
     Operator { vm: &'a VmRecord, runs_on: Option<&'a NodeName> },
 }
@@ -89,17 +92,24 @@ pub enum Kept {
 /// Decides what is done about a lock that is held from `address`.
 pub fn may_break(cluster: &Cluster, address: &str, by: &Breaker<'_>) -> Verdict {
     match by {
-        Breaker::Node { own_address, .. } if *own_address != Some(address) => {
-            Verdict::Keep(held_elsewhere(cluster, address))
+        Breaker::Node { vm, volume, own_address, .. } if *own_address != Some(address) => {
+            match is_of_a_partner(cluster, vm, volume, address) {
+                true => Verdict::Shared,
+                false => Verdict::Keep(held_elsewhere(cluster, address)),
+            }
         }
         Breaker::Node { guests: None, .. } => Verdict::AskGuests,
         Breaker::Node { vm, volume, guests: Some(guests), .. } => own_lock(vm, volume, guests),
-        Breaker::Fencer { vm, victim } => {
+        Breaker::Fencer { vm, volume, victim } => {
             let stamp = victim.keepalives;
             if at_stamp(cluster, &victim.name, DaemonState::Fenced, stamp).is_none() {
                 Verdict::Keep(Kept::NotDead)
             } else if is_of_the_dead(cluster, &victim.name, *vm, address) {
                 Verdict::Break
+            } else if let Some(vm) = cluster.vms.get(vm)
+                && is_of_a_partner(cluster, vm, volume, address)
+            {
+                Verdict::Shared
             } else {
                 Verdict::Keep(Kept::Foreign)
             }
@@ -166,6 +176,30 @@ fn check_names(cluster: &Cluster, vm: &VmRecord) -> Result<(), Kept> {
         Some(to) => Err(Kept::BeingRenamed(to.to_owned())),
         None => Ok(()),
     }
+}
+
+/// The first other VM that may run with the volume, unless it and `vm` share it.
+fn rival<'a>(cluster: &'a Cluster, vm: &VmRecord, volume: &'a VolumeId) -> Option<&'a VmRecord> {
+    let shares = |vm: &VmRecord| vm.domain.as_ref().is_ok_and(|domain| domain.shares(volume));
+    let is_shared = shares(vm);
+    others(cluster, vm, volume).into_iter().find(|other| !is_shared || !shares(other))
+}
+
+/// The other VMs that have the volume and may run.
+fn others<'a>(cluster: &'a Cluster, vm: &VmRecord, volume: &'a VolumeId) -> Vec<&'a VmRecord> {
+    let may_run = |user: &&VmRecord| user.uuid != vm.uuid && !is_at_rest(cluster, user);
+    users(cluster, volume).filter(may_run).collect()
+}
+
+/// Whether a lock held from `address` is one of a guest that shares the volume with `vm`, as
+/// records tell: it is there, on a node that is not proven dead, and nobody else that may run needs
+/// the volume alone.
+fn is_of_a_partner(cluster: &Cluster, vm: &VmRecord, volume: &VolumeId, address: &str) -> bool {
+    let Some(node) = node_at(cluster, address).filter(|node| !node.is_fenced()) else {
+        return false;
+    };
+    let has = |user: &VmRecord| has_guest(cluster, node, user.uuid);
+    rival(cluster, vm, volume).is_none() && others(cluster, vm, volume).into_iter().any(has)
 }
 
 fn held_elsewhere(cluster: &Cluster, address: &str) -> Kept {
@@ -335,7 +369,8 @@ mod tests {
             (NodeRecord { keepalives: 7, ..dead.clone() }, THERE, Verdict::Keep(Kept::NotDead)),
             (node("hv2", THERE, DaemonState::Run), THERE, Verdict::Keep(Kept::NotDead)),
         ] {
-            let by = Breaker::Fencer { vm: Uuid::from_u128(1), victim: &dead };
+            let vm = Uuid::from_u128(1);
+            let by = Breaker::Fencer { vm, volume: &volume(), victim: &dead };
             let now = cluster([node("hv1", HERE, DaemonState::Run), now]);
             assert_eq!(may_break(&now, address, &by), expected, "{address}");
         }
@@ -345,8 +380,8 @@ mod tests {
     #[test]
     fn a_lock_of_a_living_node_is_not_a_dead_ones_that_had_its_address() {
         let victim = node("hv3", "10.0.1.3", DaemonState::Fenced);
-        let by_fencer = Breaker::Fencer { vm: Uuid::from_u128(1), victim: &victim };
         let (vm, volume) = (vm(VmState::Start, false), volume());
+        let by_fencer = Breaker::Fencer { vm: vm.uuid, volume: &volume, victim: &victim };
         let by_node =
             Breaker::Node { vm: &vm, volume: &volume, own_address: Some(HERE), guests: None };
         for (dead, living) in [("hv2", "hv5"), ("hv5", "hv2")] {
@@ -362,7 +397,8 @@ mod tests {
             let asked = Verdict::Keep(Kept::HeldBy(living.into()));
             assert_eq!(may_break(&cluster, THERE, &by_node), asked, "{dead} frees nothing");
             // Also in the fence of the one that had it.
-            let of_dead = Breaker::Fencer { vm: vm.uuid, victim: &cluster.nodes[dead] };
+            let victim = &cluster.nodes[dead];
+            let of_dead = Breaker::Fencer { vm: vm.uuid, volume: &volume, victim };
             assert_eq!(may_break(&cluster, THERE, &of_dead), Verdict::Keep(Kept::Foreign));
         }
     }
@@ -435,6 +471,57 @@ mod tests {
             cluster.vms.insert(moved.uuid, Arc::new(moved.clone()));
             let by = Breaker::Operator { vm: &moved, runs_on: None };
             assert_eq!(may_break(&cluster, THERE, &by), expected);
+        }
+    }
+    /// VM `vm2` of `hv2`, with the same volume.
+    fn other(state: VmState, shared: bool) -> VmRecord {
+        let (uuid, name) = (Uuid::from_u128(2), "vm2".to_owned());
+        VmRecord { uuid, name, node: Some("hv2".into()), ..vm(state, shared) }
+    }
+
+    fn with(mut cluster: Cluster, vms: impl IntoIterator<Item = VmRecord>) -> Cluster {
+        cluster.vms.extend(vms.into_iter().map(|vm| (vm.uuid, Arc::new(vm))));
+        cluster
+    }
+
+    #[test]
+    fn a_lock_of_a_living_guest_that_shares_the_volume_is_in_nobodys_way() {
+        use DaemonState::{Dead, Fenced, Run, Stop};
+        let held = || Verdict::Keep(Kept::HeldBy("hv2".into()));
+        let foreign = || Verdict::Keep(Kept::Foreign);
+        let shared = || (Verdict::Shared, Verdict::Shared);
+        // A third VM with the volume, which needs it alone.
+        let none = VmState::Stop;
+        for (own, others, runs, hv2, third, (by_node, by_fencer)) in [
+            (true, true, true, Run, none.clone(), shared()),
+            (true, true, true, Stop, none.clone(), shared()),
+            (true, true, true, Dead, none.clone(), shared()),
+            (true, true, true, Fenced, none.clone(), (held(), Verdict::Break)),
+            // What a guest there left behind is that node's to free.
+            (true, true, false, Run, none.clone(), (held(), foreign())),
+            (true, false, true, Run, none.clone(), (held(), foreign())),
+            (false, true, true, Run, none.clone(), (held(), foreign())),
+            (true, true, true, Run, VmState::Start, (held(), foreign())),
+        ] {
+            let case = format!("{own} {others}, runs: {runs}, {hv2:?}, third: {third}");
+            let (vm, other) = (vm(VmState::Start, own), other(VmState::Start, others));
+            let uuid = Uuid::from_u128(3);
+            let third = VmRecord { uuid, ..self::other(third, false) };
+            let victim = node("hv3", "10.0.1.3", Fenced);
+            let running = if runs { vec![other.uuid] } else { vec![] };
+            let [hv1, node] = two();
+            let node = NodeRecord { daemon_state: hv2, running, ..node };
+            let cluster = with(cluster([hv1, node, victim.clone()]), [vm.clone(), other, third]);
+            let (volume, own_address) = (volume(), Some(HERE));
+            let starts = Breaker::Node { vm: &vm, volume: &volume, own_address, guests: None };
+            assert_eq!(may_break(&cluster, THERE, &starts), by_node, "{case}");
+            let fences = Breaker::Fencer { vm: vm.uuid, volume: &volume, victim: &victim };
+            assert_eq!(may_break(&cluster, THERE, &fences), by_fencer, "{case}");
+            // Nobody knows whose it is.
+            let unknown = Verdict::Keep(Kept::Unknown);
+            assert_eq!(may_break(&cluster, "10.0.1.9", &starts), unknown, "{case}");
+            assert_eq!(may_break(&cluster, "10.0.1.9", &fences), foreign(), "{case}");
+            assert_eq!(may_break(&cluster, "10.0.1.3", &fences), Verdict::Break, "{case}");
         }
     }
 }
