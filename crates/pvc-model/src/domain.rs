@@ -217,6 +217,12 @@ impl DomainSummary {
         })
     }
 
+    /// Whether other guests may use this volume of it meanwhile: no disk has it alone.
+    pub fn shares(&self, volume: &VolumeId) -> bool {
+        self.named_volumes().any(|named| named == volume)
+            && self.own_volumes().all(|own| own != volume)
+    }
+
     /// The volumes it uses, in order, each once.
     pub fn volumes(&self) -> Vec<VolumeId> {
         each_once(self.named_volumes())
@@ -291,5 +297,29 @@ mod tests {
             names.iter().map(|name| VolumeId::from_record(name).unwrap()).collect();
         let once: Vec<String> = each_once(volumes.iter()).iter().map(VolumeId::to_string).collect();
         assert_eq!(once, ["vms/b", "vms/a", "vms/c"]);
+    }
+
+    #[test]
+    fn a_volume_is_shared_where_each_disk_that_has_it_says_so() {
+        let volume = |name: &str| VolumeId::from_record(name).unwrap();
+        let disk = |name: &str, shared: bool| Disk {
+            source: DiskSource::Volume(volume(name)),
+            target: "sda".to_owned(),
+            bus: String::new(),
+            device: "disk".to_owned(),
+            shared,
+        };
+        let mut domain = crate::records::domain(Uuid::from_u128(1));
+        domain.disks = vec![
+            disk("vms/a", true),
+            disk("vms/b", false),
+            disk("vms/c", true),
+            disk("vms/c", false),
+        ];
+        for (name, expected) in
+            [("vms/a", true), ("vms/b", false), ("vms/c", false), ("vms/d", false)]
+        {
+            assert_eq!(domain.shares(&volume(name)), expected, "{name}");
+        }
     }
 }

@@ -10,7 +10,8 @@ use crate::task::{self, TaskWait};
 /// Remove the locks that a dead node left on a VM's volumes
 ///
 /// The VM must be stopped. Make sure that it really does not run anywhere, above all
-/// not on the node that held the locks: two guests on one volume destroy it.
+/// not on the node that held the locks: two guests on one volume destroy it. Look, too,
+/// whether anything else has the volume (`rbd status`): it loses it with the lock.
 #[derive(Debug, Args)]
 pub struct FlushLocks {
     #[command(flatten)]

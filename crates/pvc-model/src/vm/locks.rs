@@ -8,14 +8,20 @@
 //! ```text
 //!  the VM's node    a lock of its own address, and no guest here uses the volume
 //!  who fences       a lock of a node that was proven dead, and still is
-//!  an operator      any lock of a VM that is off, as far as records and living nodes tell
+//!  an operator      a lock of a VM that is off, as far as records and living nodes tell, on a
+//!                   volume that nobody else may use; of a node that runs only if that is the
+//!                   VM's, and no guest there uses the volume
 //! ```
+//!
+//! Where guests share a volume (`<shareable/>`), the lock goes from one to the other as they write:
+//! one of a partner that may live is left alone, and in nobody's way.
 
 use super::moving::has_guest;
-use super::volumes::node_at;
+use super::volumes::{is_at_rest, node_at, users};
 use super::{VmRecord, VmState};
 use crate::cluster::Cluster;
 use crate::fence::{at_stamp, is_recovering, may_have};
+use crate::hold::{Held, check_none_held};
 use crate::job::being_renamed_to;
 use crate::node::{DaemonState, NodeRecord};
 use crate::request::may_flush_locks;
@@ -35,9 +41,16 @@ pub enum Breaker<'a> {
         guests: Option<&'a GuestsHere>,
     },
     /// The node that gives the VMs of `victim` away, which was proven dead at its last stamp.
-    Fencer { vm: Uuid, victim: &'a NodeRecord },
-    /// A worker that an operator told to, where the hypervisor has the guest on the node `runs_on`.
-    Operator { vm: &'a VmRecord, runs_on: Option<&'a NodeName> },
+    Fencer { vm: Uuid, volume: &'a VolumeId, victim: &'a NodeRecord },
+    /// A worker that an operator told to.
+    Operator {
+        vm: &'a VmRecord,
+        volume: &'a VolumeId,
+        /// Node of the worker.
+        here: &'a NodeName,
+        /// The guests of that node as its hypervisor tells.
+        guests: &'a GuestsHere,
+    },
 }
 
 /// The guests of a node that a lock of this node may be one of.
@@ -66,8 +79,11 @@ pub enum Verdict {
 /// Reason why a lock is not broken, nor the volume usable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kept {
-    /// Another guest of this node uses the volume, called so.
-    UsedBy(String),
+    /// Another VM, or another guest of this node, of that name may use the volume.
+    UsedBy { volume: VolumeId, vm: String },
+    /// Something is done to a volume of which no guest may see a half: the lock may be one of
+    /// whoever does it.
+    Held(Held),
     /// Locks of a dead node are being freed somewhere: it may be gone in a moment.
     BeingFreed,
     /// The lock is one of that node, which is to free it.
@@ -89,24 +105,35 @@ pub enum Kept {
 /// Decides what is done about a lock that is held from `address`.
 pub fn may_break(cluster: &Cluster, address: &str, by: &Breaker<'_>) -> Verdict {
     match by {
-        Breaker::Node { own_address, .. } if *own_address != Some(address) => {
-            Verdict::Keep(held_elsewhere(cluster, address))
+        Breaker::Node { vm, volume, own_address, .. } if *own_address != Some(address) => {
+            match is_of_a_partner(cluster, vm, volume, address) {
+                true => Verdict::Shared,
+                false => Verdict::Keep(held_elsewhere(cluster, address)),
+            }
         }
         Breaker::Node { guests: None, .. } => Verdict::AskGuests,
         Breaker::Node { vm, volume, guests: Some(guests), .. } => own_lock(vm, volume, guests),
-        Breaker::Fencer { vm, victim } => {
+        Breaker::Fencer { vm, volume, victim } => {
             let stamp = victim.keepalives;
             if at_stamp(cluster, &victim.name, DaemonState::Fenced, stamp).is_none() {
                 Verdict::Keep(Kept::NotDead)
             } else if is_of_the_dead(cluster, &victim.name, *vm, address) {
                 Verdict::Break
+            } else if let Some(vm) = cluster.vms.get(vm)
+                && is_of_a_partner(cluster, vm, volume, address)
+            {
+                Verdict::Shared
             } else {
                 Verdict::Keep(Kept::Foreign)
             }
         }
-        Breaker::Operator { vm, runs_on } => {
-            let may = may_flush(cluster, vm, *runs_on, Moment::Before);
-            may.map_or_else(Verdict::Keep, |()| Verdict::Break)
+        Breaker::Operator { vm, volume, here, guests } => {
+            match may_flush(cluster, vm, guests.own.then_some(*here), Moment::Before) {
+                Err(kept) => Verdict::Keep(kept),
+                Ok(()) if !others(cluster, vm, volume).is_empty() => Verdict::Shared,
+                Ok(()) => check_holder(cluster, vm, volume, here, guests, address)
+                    .map_or_else(Verdict::Keep, |()| Verdict::Break),
+            }
         }
     }
 }
@@ -121,12 +148,14 @@ pub enum Moment {
     Listed,
 }
 
-/// Whether an operator may have the locks of `vm` broken, whoever holds them; as
-/// [`Breaker::Operator`], also before any lock is known.
+/// Whether an operator may have the locks of `vm` broken, as far as that can be said before any
+/// lock is known; the rest: [`Breaker::Operator`].
 ///
 /// # Errors
-/// That the VM is not off, that a living node has its guest, or one whose daemon was stopped, or
-/// that its volumes are being renamed. What a dead node last said is what the operator has judged.
+/// That the VM is not off, that a living node has its guest, or one whose daemon was stopped, that
+/// its volumes are being renamed, or that somebody else may use one: who holds it, or another VM
+/// that is not off, unless both share it. What a dead node last said of the VM is what the operator
+/// has judged.
 pub fn may_flush(
     cluster: &Cluster,
     vm: &VmRecord,
@@ -136,7 +165,8 @@ pub fn may_flush(
     match moment {
         Moment::Before => {
             check_off(cluster, vm, runs_on)?;
-            check_names(cluster, vm)
+            check_names(cluster, vm)?;
+            check_unused(cluster, vm)
         }
         Moment::Listed => check_names(cluster, vm),
     }
@@ -168,6 +198,62 @@ fn check_names(cluster: &Cluster, vm: &VmRecord) -> Result<(), Kept> {
     }
 }
 
+/// Refuses the locks of a VM one of whose volumes another VM may write, or whoever holds it: the
+/// lock may be theirs.
+fn check_unused(cluster: &Cluster, vm: &VmRecord) -> Result<(), Kept> {
+    check_none_held(cluster, vm).map_err(Kept::Held)?;
+    vm.named_volumes().try_for_each(|volume| match rival(cluster, vm, volume) {
+        Some(other) => Err(Kept::UsedBy { volume: volume.clone(), vm: other.name.clone() }),
+        None => Ok(()),
+    })
+}
+
+/// The first other VM that may run with the volume, unless it and `vm` share it.
+fn rival<'a>(cluster: &'a Cluster, vm: &VmRecord, volume: &'a VolumeId) -> Option<&'a VmRecord> {
+    let shares = |vm: &VmRecord| vm.domain.as_ref().is_ok_and(|domain| domain.shares(volume));
+    let is_shared = shares(vm);
+    others(cluster, vm, volume).into_iter().find(|other| !is_shared || !shares(other))
+}
+
+/// The other VMs that have the volume and may run.
+fn others<'a>(cluster: &'a Cluster, vm: &VmRecord, volume: &'a VolumeId) -> Vec<&'a VmRecord> {
+    let may_run = |user: &&VmRecord| user.uuid != vm.uuid && !is_at_rest(cluster, user);
+    users(cluster, volume).filter(may_run).collect()
+}
+
+/// Refuses a lock that a guest of the worker's node may hold, or that only another node knows to be
+/// left behind: one that runs frees what no guest of it uses, as soon as the VM is started.
+fn check_holder(
+    cluster: &Cluster,
+    vm: &VmRecord,
+    volume: &VolumeId,
+    here: &NodeName,
+    guests: &GuestsHere,
+    address: &str,
+) -> Result<(), Kept> {
+    if let Some(user) = guests.users.first() {
+        return Err(Kept::UsedBy { volume: volume.clone(), vm: user.clone() });
+    }
+    let is_asked = |node: &NodeName| node == here && vm.is_assigned_to(here);
+    match node_at(cluster, address) {
+        Some(node) if node.daemon_state == DaemonState::Run && !is_asked(&node.name) => {
+            Err(Kept::HeldBy(node.name.clone()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a lock held from `address` is one of a guest that shares the volume with `vm`, as
+/// records tell: it is there, on a node that is not proven dead, and nobody else that may run needs
+/// the volume alone.
+fn is_of_a_partner(cluster: &Cluster, vm: &VmRecord, volume: &VolumeId, address: &str) -> bool {
+    let Some(node) = node_at(cluster, address).filter(|node| !node.is_fenced()) else {
+        return false;
+    };
+    let has = |user: &VmRecord| has_guest(cluster, node, user.uuid);
+    rival(cluster, vm, volume).is_none() && others(cluster, vm, volume).into_iter().any(has)
+}
+
 fn held_elsewhere(cluster: &Cluster, address: &str) -> Kept {
     if is_recovering(cluster) {
         return Kept::BeingFreed;
@@ -181,7 +267,9 @@ fn own_lock(vm: &VmRecord, volume: &VolumeId, guests: &GuestsHere) -> Verdict {
     match guests.users.first() {
         _ if guests.own => Verdict::InUse,
         None => Verdict::Break,
-        Some(user) if needs_it_alone => Verdict::Keep(Kept::UsedBy(user.clone())),
+        Some(user) if needs_it_alone => {
+            Verdict::Keep(Kept::UsedBy { volume: volume.clone(), vm: user.clone() })
+        }
         // Shared, or only in a list that is older than the XML.
         Some(_) => Verdict::Shared,
     }
@@ -212,6 +300,7 @@ mod tests {
 
     use super::*;
     use crate::domain::{Disk, DiskSource};
+    use crate::hold::{Purpose, VolumeHold};
     use crate::job::{Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork};
     use crate::node::{DaemonNote, DomainState};
     use crate::records;
@@ -259,7 +348,7 @@ mod tests {
         let guests = |own: bool, users: &[&str]| {
             Some(GuestsHere { own, users: users.iter().map(|user| (*user).to_owned()).collect() })
         };
-        let used = |by: &str| Verdict::Keep(Kept::UsedBy(by.to_owned()));
+        let used = |by: &str| Verdict::Keep(Kept::UsedBy { volume: volume(), vm: by.to_owned() });
         for (address, shared, guests, expected) in [
             (HERE, false, None, Verdict::AskGuests),
             (HERE, false, guests(false, &[]), Verdict::Break),
@@ -335,7 +424,8 @@ mod tests {
             (NodeRecord { keepalives: 7, ..dead.clone() }, THERE, Verdict::Keep(Kept::NotDead)),
             (node("hv2", THERE, DaemonState::Run), THERE, Verdict::Keep(Kept::NotDead)),
         ] {
-            let by = Breaker::Fencer { vm: Uuid::from_u128(1), victim: &dead };
+            let vm = Uuid::from_u128(1);
+            let by = Breaker::Fencer { vm, volume: &volume(), victim: &dead };
             let now = cluster([node("hv1", HERE, DaemonState::Run), now]);
             assert_eq!(may_break(&now, address, &by), expected, "{address}");
         }
@@ -345,8 +435,8 @@ mod tests {
     #[test]
     fn a_lock_of_a_living_node_is_not_a_dead_ones_that_had_its_address() {
         let victim = node("hv3", "10.0.1.3", DaemonState::Fenced);
-        let by_fencer = Breaker::Fencer { vm: Uuid::from_u128(1), victim: &victim };
         let (vm, volume) = (vm(VmState::Start, false), volume());
+        let by_fencer = Breaker::Fencer { vm: vm.uuid, volume: &volume, victim: &victim };
         let by_node =
             Breaker::Node { vm: &vm, volume: &volume, own_address: Some(HERE), guests: None };
         for (dead, living) in [("hv2", "hv5"), ("hv5", "hv2")] {
@@ -362,14 +452,18 @@ mod tests {
             let asked = Verdict::Keep(Kept::HeldBy(living.into()));
             assert_eq!(may_break(&cluster, THERE, &by_node), asked, "{dead} frees nothing");
             // Also in the fence of the one that had it.
-            let of_dead = Breaker::Fencer { vm: vm.uuid, victim: &cluster.nodes[dead] };
+            let victim = &cluster.nodes[dead];
+            let of_dead = Breaker::Fencer { vm: vm.uuid, volume: &volume, victim };
             assert_eq!(may_break(&cluster, THERE, &of_dead), Verdict::Keep(Kept::Foreign));
         }
     }
 
     #[test]
-    fn an_operator_breaks_any_lock_of_a_vm_that_is_off() {
+    fn an_operator_breaks_locks_of_a_vm_that_is_off() {
         use VmState::{Disable, Fail, Migrate, Mirror, Restart, Shutdown, Start, Stop};
+        let (here, none) = (NodeName::new("hv1"), GuestsHere::default());
+        let own = GuestsHere { own: true, ..GuestsHere::default() };
+        let volume = volume();
         for (state, is_off) in [
             (Stop, true),
             (Disable, true),
@@ -381,26 +475,26 @@ mod tests {
             (Migrate, false),
         ] {
             let vm = vm(state.clone(), false);
-            let by = Breaker::Operator { vm: &vm, runs_on: None };
+            let by = Breaker::Operator { vm: &vm, volume: &volume, here: &here, guests: &none };
             let not_off = Verdict::Keep(Kept::NotOff(state));
             let expected = if is_off { Verdict::Break } else { not_off };
-            for address in [HERE, THERE, "10.0.1.9"] {
+            for address in [HERE, "10.0.1.9"] {
                 assert_eq!(may_break(&cluster(two()), address, &by), expected);
             }
         }
         // A list of locks without any is one of a VM that runs as well.
         assert_eq!(may_flush(&cluster(two()), &vm(Start, false), None, Moment::Listed), Ok(()));
         let vm = vm(Stop, false);
-        let by = |runs_on| Breaker::Operator { vm: &vm, runs_on };
-        let here = NodeName::new("hv1");
         let runs = |node: &str| Verdict::Keep(Kept::Runs(node.into()));
-        assert_eq!(may_break(&cluster(two()), THERE, &by(Some(&here))), runs("hv1"));
+        let by = Breaker::Operator { vm: &vm, volume: &volume, here: &here, guests: &own };
+        assert_eq!(may_break(&cluster(two()), HERE, &by), runs("hv1"));
+        let by = Breaker::Operator { vm: &vm, volume: &volume, here: &here, guests: &none };
         let having = |running: bool, state: DaemonState| {
             let [hv1, mut hv2] = two();
             hv2.daemon_state = state;
             let listed = if running { &mut hv2.running } else { &mut hv2.working_on };
             listed.push(vm.uuid);
-            may_break(&cluster([hv1, hv2]), THERE, &by(None))
+            may_break(&cluster([hv1, hv2]), HERE, &by)
         };
         for running in [true, false] {
             use DaemonState::{Dead, Fenced, Init, Run, Shutdown, Stop};
@@ -433,8 +527,150 @@ mod tests {
             let moved = VmRecord { moving: Some(note(phase)), ..vm.clone() };
             let mut cluster = cluster(two());
             cluster.vms.insert(moved.uuid, Arc::new(moved.clone()));
-            let by = Breaker::Operator { vm: &moved, runs_on: None };
-            assert_eq!(may_break(&cluster, THERE, &by), expected);
+            let by = Breaker::Operator { vm: &moved, volume: &volume, here: &here, guests: &none };
+            assert_eq!(may_break(&cluster, HERE, &by), expected);
+        }
+    }
+
+    /// The lock of a node that runs is one of something there that uses the volume, or that node
+    /// frees it when the VM is started.
+    #[test]
+    fn an_operator_breaks_of_a_node_that_runs_only_what_the_vms_own_node_has_left() {
+        use DaemonState::{Dead, Fenced, Run, Stop};
+        let held_by = |node: &str| Verdict::Keep(Kept::HeldBy(node.into()));
+        let used = Verdict::Keep(Kept::UsedBy { volume: volume(), vm: "fix1".to_owned() });
+        let nobody = || Verdict::Break;
+        for (on, here, address, hv2, users, expected) in [
+            ("hv1", "hv1", HERE, Run, &["fix1"][..], used.clone()),
+            ("hv1", "hv1", HERE, Run, &[], nobody()),
+            ("hv1", "hv1", "10.0.1.9", Run, &["fix1"], used),
+            ("hv1", "hv1", "10.0.1.9", Run, &[], nobody()),
+            ("hv1", "hv1", THERE, Run, &[], held_by("hv2")),
+            ("hv1", "hv1", THERE, Stop, &[], nobody()),
+            ("hv1", "hv1", THERE, Dead, &[], nobody()),
+            ("hv1", "hv1", THERE, Fenced, &[], nobody()),
+            // The VM's own node is fenced, and another one's worker does it.
+            ("hv3", "hv1", HERE, Run, &[], held_by("hv1")),
+            // The VM was given to the other node meanwhile.
+            ("hv2", "hv1", THERE, Run, &[], held_by("hv2")),
+        ] {
+            let node = Some(NodeName::new(on));
+            let vm = VmRecord { node, ..vm(VmState::Stop, false) };
+            let users: Vec<String> = users.iter().map(|user| (*user).to_owned()).collect();
+            let case = format!("{address} by {here} for {on}, hv2 {hv2:?}, {users:?}");
+            let (guests, here) = (GuestsHere { own: false, users }, NodeName::new(here));
+            let by = Breaker::Operator { vm: &vm, volume: &volume(), here: &here, guests: &guests };
+            let [hv1, other] = two();
+            let cluster = cluster([hv1, NodeRecord { daemon_state: hv2, ..other }]);
+            assert_eq!(may_break(&cluster, address, &by), expected, "{case}");
+        }
+    }
+
+    /// VM `vm2` of `hv2`, with the same volume.
+    fn other(state: VmState, shared: bool) -> VmRecord {
+        let (uuid, name) = (Uuid::from_u128(2), "vm2".to_owned());
+        VmRecord { uuid, name, node: Some("hv2".into()), ..vm(state, shared) }
+    }
+
+    fn with(mut cluster: Cluster, vms: impl IntoIterator<Item = VmRecord>) -> Cluster {
+        cluster.vms.extend(vms.into_iter().map(|vm| (vm.uuid, Arc::new(vm))));
+        cluster
+    }
+
+    /// A lock tells nothing of the guest that has it, and the other's is lost with it.
+    #[test]
+    fn an_operator_breaks_no_locks_of_a_volume_that_another_may_use() {
+        use VmState::{Fail, Start, Stop};
+        let (here, guests) = (NodeName::new("hv1"), GuestsHere::default());
+        let volume = volume();
+        let used = Verdict::Keep(Kept::UsedBy { volume: volume.clone(), vm: "vm2".to_owned() });
+        for (own, shared, state, runs, hv2, expected) in [
+            (false, false, Stop, false, DaemonState::Run, Verdict::Break),
+            (false, false, Stop, true, DaemonState::Run, used.clone()),
+            (false, false, Stop, true, DaemonState::Dead, used.clone()),
+            (false, false, Stop, true, DaemonState::Fenced, Verdict::Break),
+            (false, false, Start, false, DaemonState::Run, used.clone()),
+            (false, false, Fail, false, DaemonState::Run, used.clone()),
+            (false, true, Start, true, DaemonState::Run, used.clone()),
+            (true, false, Start, true, DaemonState::Run, used.clone()),
+            // Others of its volumes may have locks that are in its way.
+            (true, true, Start, true, DaemonState::Run, Verdict::Shared),
+            (true, true, Stop, false, DaemonState::Run, Verdict::Break),
+        ] {
+            let case = format!("{own} {shared} {state}, runs: {runs}, {hv2:?}");
+            let (vm, other) = (vm(Stop, own), other(state, shared));
+            let running = if runs { vec![other.uuid] } else { vec![] };
+            let [hv1, node] = two();
+            let cluster = cluster([hv1, NodeRecord { daemon_state: hv2, running, ..node }]);
+            let cluster = with(cluster, [other]);
+            let by = Breaker::Operator { vm: &vm, volume: &volume, here: &here, guests: &guests };
+            assert_eq!(may_break(&cluster, HERE, &by), expected, "{case}");
+            let asked = match expected {
+                Verdict::Keep(kept) => Err(kept),
+                _ => Ok(()),
+            };
+            assert_eq!(may_flush(&cluster, &vm, None, Moment::Before), asked, "{case}");
+            assert_eq!(may_flush(&cluster, &vm, None, Moment::Listed), Ok(()), "{case}");
+        }
+        let vm = vm(Stop, false);
+        let elsewhere = VmRecord { domain: Err("broken".to_owned()), ..other(Start, false) };
+        let cluster = with(cluster(two()), [elsewhere]);
+        assert_eq!(may_flush(&cluster, &vm, None, Moment::Before), Ok(()), "it has others");
+    }
+
+    #[test]
+    fn an_operator_breaks_no_locks_of_a_volume_that_is_held() {
+        let vm = vm(VmState::Stop, false);
+        let mut cluster = cluster(two());
+        let (volume, purpose) = (volume(), Purpose::Shrink(1));
+        let hold =
+            VolumeHold { volume: volume.clone(), purpose: purpose.clone(), by: "x".to_owned() };
+        cluster.holds.insert(volume.clone(), Arc::new(hold));
+        let held = Kept::Held(Held { volume: volume.clone(), purpose });
+        assert_eq!(may_flush(&cluster, &vm, None, Moment::Before), Err(held.clone()));
+        let (here, guests) = (NodeName::new("hv1"), GuestsHere::default());
+        let by = Breaker::Operator { vm: &vm, volume: &volume, here: &here, guests: &guests };
+        assert_eq!(may_break(&cluster, HERE, &by), Verdict::Keep(held));
+    }
+
+    #[test]
+    fn a_lock_of_a_living_guest_that_shares_the_volume_is_in_nobodys_way() {
+        use DaemonState::{Dead, Fenced, Run, Stop};
+        let held = || Verdict::Keep(Kept::HeldBy("hv2".into()));
+        let foreign = || Verdict::Keep(Kept::Foreign);
+        let shared = || (Verdict::Shared, Verdict::Shared);
+        // A third VM with the volume, which needs it alone.
+        let none = VmState::Stop;
+        for (own, others, runs, hv2, third, (by_node, by_fencer)) in [
+            (true, true, true, Run, none.clone(), shared()),
+            (true, true, true, Stop, none.clone(), shared()),
+            (true, true, true, Dead, none.clone(), shared()),
+            (true, true, true, Fenced, none.clone(), (held(), Verdict::Break)),
+            // What a guest there left behind is that node's to free.
+            (true, true, false, Run, none.clone(), (held(), foreign())),
+            (true, false, true, Run, none.clone(), (held(), foreign())),
+            (false, true, true, Run, none.clone(), (held(), foreign())),
+            (true, true, true, Run, VmState::Start, (held(), foreign())),
+        ] {
+            let case = format!("{own} {others}, runs: {runs}, {hv2:?}, third: {third}");
+            let (vm, other) = (vm(VmState::Start, own), other(VmState::Start, others));
+            let uuid = Uuid::from_u128(3);
+            let third = VmRecord { uuid, ..self::other(third, false) };
+            let victim = node("hv3", "10.0.1.3", Fenced);
+            let running = if runs { vec![other.uuid] } else { vec![] };
+            let [hv1, node] = two();
+            let node = NodeRecord { daemon_state: hv2, running, ..node };
+            let cluster = with(cluster([hv1, node, victim.clone()]), [vm.clone(), other, third]);
+            let (volume, own_address) = (volume(), Some(HERE));
+            let starts = Breaker::Node { vm: &vm, volume: &volume, own_address, guests: None };
+            assert_eq!(may_break(&cluster, THERE, &starts), by_node, "{case}");
+            let fences = Breaker::Fencer { vm: vm.uuid, volume: &volume, victim: &victim };
+            assert_eq!(may_break(&cluster, THERE, &fences), by_fencer, "{case}");
+            // Nobody knows whose it is.
+            let unknown = Verdict::Keep(Kept::Unknown);
+            assert_eq!(may_break(&cluster, "10.0.1.9", &starts), unknown, "{case}");
+            assert_eq!(may_break(&cluster, "10.0.1.9", &fences), foreign(), "{case}");
+            assert_eq!(may_break(&cluster, "10.0.1.3", &fences), Verdict::Break, "{case}");
         }
     }
 }

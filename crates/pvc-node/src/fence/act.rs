@@ -312,21 +312,27 @@ impl Actor {
                     .fresh()
                     .await
                     .map_err(|error| Locked::NotYet(error.to_string()))?;
-                let verdict =
-                    may_break(&now, &lock.address, &Breaker::Fencer { vm: rescue.vm, victim });
-                if verdict == Verdict::Keep(Kept::NotDead) {
-                    return Err(Locked::Superseded);
-                }
-                if verdict == Verdict::Break {
-                    tracing::info!(vm = rescue.name, %volume, lock = lock.id, "freeing a lock of \
-                                                                               the dead node");
-                    storage.break_lock(volume, &lock).await?;
-                } else if matches!(rescue.way, Way::Start(_)) {
-                    return Err(Locked::Foreign(format!(
-                        "Could not safely free RBD lock {} ({}) on volume {volume}; stop VM and \
-                         flush locks manually",
-                        lock.id, lock.address
-                    )));
+                let by = Breaker::Fencer { vm: rescue.vm, volume, victim };
+                match may_break(&now, &lock.address, &by) {
+                    Verdict::Keep(Kept::NotDead) => return Err(Locked::Superseded),
+                    Verdict::Break => {
+                        tracing::info!(vm = rescue.name, %volume, lock = lock.id, "freeing a lock \
+                                                                                   of the dead \
+                                                                                   node");
+                        storage.break_lock(volume, &lock).await?;
+                    }
+                    // A partner that lives has it: it is in nobody's way.
+                    Verdict::Shared => {}
+                    _ if matches!(rescue.way, Way::Start(_)) => {
+                        return Err(Locked::Foreign(format!(
+                            "Could not safely free RBD lock {} ({}) on volume {volume}: it is not \
+                             one of the dead node. Look first who has it, a guest, a script or a \
+                             program at that address (`rbd status {volume}`); if nobody has, stop \
+                             VM and flush locks manually",
+                            lock.id, lock.address
+                        )));
+                    }
+                    _ => {}
                 }
             }
         }

@@ -114,8 +114,9 @@ impl StepError {
             StepError::HeldBy { lock, address, volume, node } => Some(format!(
                 "Could not safely free RBD lock {lock} ({address}) on volume {volume}: node \
                  {node}, whose it is, has not freed \
-                 it within {} s. Something else on {node} may use the volume; if not, flush the \
-                 VM's locks by hand",
+                 it within {} s. Look first who has it on {node}, a guest, a script or a program \
+                 (`rbd status {volume}`); if nobody has, stop the VM, move it to {node} and flush \
+                 its locks there",
                 ASKED.as_secs()
             )),
             // The bridge is about to be made, or a fault tells why it is not.

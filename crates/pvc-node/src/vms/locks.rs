@@ -68,7 +68,7 @@ fn step_error(shared: &Shared, kept: Kept, volume: VolumeId, lock: VolumeLock) -
     match kept {
         Kept::BeingFreed => StepError::BeingFreed { lock, volume },
         Kept::HeldBy(node) => StepError::HeldBy { lock, address, volume, node },
-        Kept::UsedBy(other) => StepError::Permanent(format!(
+        Kept::UsedBy { vm: other, .. } => StepError::Permanent(format!(
             "its volume `{volume}` is in use by VM `{other}`, which runs on node `{}`",
             shared.name()
         )),

@@ -159,6 +159,31 @@ async fn a_lock_of_a_guest_that_lives_on_another_node_is_never_broken_and_the_st
     assert_eq!((locks_of(&two, "vms/vm2_sda").await, two.hypervisor.count("start", vm)), (1, 0));
 }
 
+/// The start gave up, and told to flush the lock of the other guest.
+#[tokio::test(start_paused = true)]
+async fn a_vm_starts_while_one_that_shares_its_volume_has_the_lock_on_another_node() {
+    let (one, two) = two_with_ceph().await;
+    let _daemons = [one.running().await, two.running().await];
+    let (from, to) =
+        ("<target dev='sda' bus='scsi'/>", "<target dev='sda' bus='scsi'/><shareable/>");
+    let other = one.define(2, VmState::Stop).await;
+    modified(&one, other, from, to).await;
+    one.request(other, VmState::Start).await;
+    one.until_runs(other).await;
+    one.storage.lock("vms/vm2_sda", "10.0.1.1");
+    let vm = two.define(1, VmState::Stop).await;
+    modified(&two, vm, from, to).await;
+    modified(&two, vm, "vms/vm1_sda", "vms/vm2_sda").await;
+    two.request(vm, VmState::Start).await;
+    two.until("it runs, or has failed", || {
+        two.hypervisor.run(vm) == Some(GuestRun::Running) || two.state(vm) == "fail"
+    })
+    .await;
+    let reason = two.vm(vm).failed_reason.clone();
+    assert_eq!((two.state(vm).as_str(), reason.as_str()), ("start", ""));
+    assert_eq!(locks_of(&two, "vms/vm2_sda").await, 1, "the living guest keeps its lock");
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_a_guest_left_locked_is_freed_by_its_node_as_soon_as_it_is_gone() {
     for is_killed in [true, false] {

@@ -2,8 +2,10 @@
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
+use pvc_model::hold::Held;
 use pvc_model::job::{JobSpec, JobVm, JobWork};
 use pvc_model::node::DaemonState;
+use pvc_model::storage::VolumeId;
 use pvc_model::vm::locks::{Kept, Moment, may_flush};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_ports::{Clock, Random};
@@ -35,6 +37,17 @@ pub enum FlushRefusal {
         JobWork::FLUSH_LOCKS
     )]
     NoSubstitute { node: NodeName },
+    #[error(
+        "volume `{volume}` of VM `{vm}` is one of VM `{other}`, too, which is not off; breaking \
+         its lock takes the disk from a guest that runs"
+    )]
+    Used { vm: String, volume: VolumeId, other: String },
+    #[error(
+        "node `{node}` runs, and has the lock on a volume of VM `{vm}`: something there may use it"
+    )]
+    HeldBy { vm: String, node: NodeName },
+    #[error(transparent)]
+    VolumeHeld(#[from] Held),
     #[error(transparent)]
     BeingRenamed(#[from] BeingRenamed),
     #[error(transparent)]
@@ -66,6 +79,16 @@ impl Refusal for FlushRefusal {
                  list` shows the versions"
                     .to_owned(),
             ),
+            FlushRefusal::Used { vm, volume, other } => Some(format!(
+                "`pvc vm stop {other}` stops it; or take the volume out of this one: `pvc vm \
+                 volume remove {vm} {volume}`"
+            )),
+            FlushRefusal::HeldBy { vm, node } => Some(format!(
+                "`rbd status` shows who has the volume; if nobody has, `pvc vm move {vm} --target \
+                 {node}`: that node frees it when VM `{vm}` is started there, or its locks are \
+                 flushed"
+            )),
+            FlushRefusal::VolumeHeld(held) => Some(held.hint()),
             FlushRefusal::BeingRenamed(error) => error.hint(),
             FlushRefusal::Homeless(error) => error.hint(),
         }
@@ -80,6 +103,9 @@ impl FlushRefusal {
         match kept {
             Kept::Runs(node) => FlushRefusal::Runs { vm, node },
             Kept::BeingRenamed(to) => BeingRenamed { vm, to }.into(),
+            Kept::UsedBy { volume, vm: other } => FlushRefusal::Used { vm, volume, other },
+            Kept::HeldBy(node) => FlushRefusal::HeldBy { vm, node },
+            Kept::Held(held) => held.into(),
             _ => FlushRefusal::MayRun { vm, state },
         }
     }

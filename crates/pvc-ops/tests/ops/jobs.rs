@@ -76,6 +76,39 @@ async fn locks_of_a_vm_of_a_fenced_node_are_flushed_by_another_and_those_of_a_si
     assert_eq!(flush().await.unwrap().node.as_str(), "hv1");
 }
 
+/// Found in a review: the lock is broken under the guest of another VM, or under a rollback.
+#[tokio::test]
+async fn locks_of_a_volume_that_another_vm_runs_with_or_that_is_held_are_not_flushed() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let same = xml("db1", OTHER).replace("vms/db1_sda", "vms/web1_sda");
+    vm::define(&world.store, &Define::new(same)).await.unwrap();
+    let (store, clock, random) = (&world.store, world.clock.as_ref(), &world.random);
+    let flush = async || vm::submit_flush_locks(store, clock, random, "web1", "tests").await;
+    world.write(|changes| _ = changes.vm(OTHER, VmChange::State(VmState::Start))).await;
+    let used = refused(flush().await);
+    assert_eq!(
+        used.to_string(),
+        "volume `vms/web1_sda` of VM `web1` is one of VM `db1`, too, which is not off; breaking \
+         its lock takes the disk from a guest that runs"
+    );
+    let hint = used.hint().unwrap();
+    assert!(hint.contains("`pvc vm stop db1`"), "{hint}");
+    assert!(hint.contains("`pvc vm volume remove web1 vms/web1_sda`"), "{hint}");
+    world.write(|changes| _ = changes.vm(OTHER, VmChange::State(VmState::Stop))).await;
+
+    let (volume, by) = (id("vms/web1_sda"), "somebody".to_owned());
+    let hold = VolumeHold { volume: volume.clone(), purpose: Purpose::Shrink(1), by };
+    world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    let held = refused(flush().await);
+    assert_eq!(held.to_string(), "volume `vms/web1_sda` is being made smaller, to 1 bytes");
+    assert!(held.hint().unwrap().contains("`pvc storage volume resize vms web1_sda 1 --force`"));
+    assert_eq!((used.kind(), held.kind()), (Kind::Conflict, Kind::Conflict));
+    assert!(store.view().jobs.is_empty());
+    world.write(|changes| _ = changes.push(Change::ReleaseVolume(volume.clone()))).await;
+    flush().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_task_about_an_osd_of_a_fenced_node_is_ended_by_its_cancellation_and_the_osd_is_free() {
     let world = World::with_nodes(&["hv1", "hv2"]).await;

@@ -370,7 +370,8 @@ async fn check_locks(
     Ok(())
 }
 
-fn uses(live: &str, volume: &VolumeId) -> bool {
+/// Whether the guest with this XML uses the volume.
+pub(super) fn uses(live: &str, volume: &VolumeId) -> bool {
     match pvc_domain::summary(live) {
         Ok(domain) => domain.named_volumes().any(|used| used == volume),
         // What cannot be read is searched.

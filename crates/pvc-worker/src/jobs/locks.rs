@@ -1,20 +1,22 @@
 //! Frees the locks on a VM's volumes, after an operator made sure that nobody writes to them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::JobVm;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmRecord;
-use pvc_model::vm::locks::{Breaker, Moment, Verdict, may_break, may_flush};
+use pvc_model::vm::locks::{Breaker, GuestsHere, Moment, Verdict, may_break, may_flush};
+use pvc_model::{NodeName, Uuid};
 use pvc_ops::vm::{FlushRefusal, check_not_silent};
 use pvc_ops::{Kind as RefusalKind, Refusal};
-use pvc_ports::{HypervisorError, StorageError, VolumeLock};
+use pvc_ports::{Guest, HypervisorError, StorageError, VolumeLock};
 use pvc_store::StoreError;
 use serde::{Deserialize, Serialize};
 
+use super::device::uses;
 use super::{find, name, text};
 use crate::context::Context;
 use crate::kind::Kind;
@@ -101,14 +103,23 @@ impl Kind for FlushLocks {
         let mut freed = 0;
         for lock in &locks {
             seen.check_not_silent()?;
-            let by = Breaker::Operator { vm: &seen.vm, runs_on: seen.runs_on() };
-            match may_break(&seen.view, &lock.address, &by) {
-                Verdict::Break => context.tools.storage.break_lock(&step.volume, lock).await?,
-                Verdict::Keep(kept) => return Err(FlushRefusal::kept(&seen.vm, kept).into()),
+            let guests = seen.guests_with(context, &step.volume).await?;
+            let (vm, volume, here) = (&seen.vm, &step.volume, &seen.here);
+            let by = Breaker::Operator { vm, volume, here, guests: &guests };
+            let holder = &lock.address;
+            match may_break(&seen.view, holder, &by) {
+                Verdict::Break => context.tools.storage.break_lock(volume, lock).await?,
+                Verdict::Keep(kept) => return Err(FlushRefusal::kept(vm, kept).into()),
+                Verdict::Shared => {
+                    context.log(format!(
+                        "left the lock that {holder} holds on volume {volume}: a VM that shares \
+                         the volume is not off"
+                    ));
+                    continue;
+                }
                 // Said to nodes alone, of their own guests.
-                Verdict::Shared | Verdict::InUse | Verdict::AskGuests => continue,
+                Verdict::InUse | Verdict::AskGuests => continue,
             }
-            let (holder, volume) = (&lock.address, &step.volume);
             context.log(format!("freed the lock that {holder} held on volume {volume}"));
             freed += 1;
         }
@@ -135,8 +146,8 @@ impl FlushLocks {
         let view = tools.store.fresh().await?;
         let vm = find(&self.vm, &view).map_err(FlushRefusal::from)?.clone();
         // A guest that was told to stop a moment ago still writes.
-        let is_here = tools.hypervisor.guests().await?.contains_key(&vm.uuid);
-        Ok(Seen { view, vm, here: tools.node.clone(), is_here })
+        let guests = tools.hypervisor.guests().await?;
+        Ok(Seen { view, vm, here: tools.node.clone(), guests })
     }
 }
 
@@ -146,14 +157,32 @@ struct Seen {
     vm: Arc<VmRecord>,
     /// Name of this node.
     here: NodeName,
-    /// Whether the hypervisor of this node has the guest.
-    is_here: bool,
+    /// The guests of this node, as its hypervisor tells.
+    guests: BTreeMap<Uuid, Guest>,
 }
 
 impl Seen {
     /// Name of this node, if the guest is here.
     fn runs_on(&self) -> Option<&NodeName> {
-        self.is_here.then_some(&self.here)
+        self.guests.contains_key(&self.vm.uuid).then_some(&self.here)
+    }
+
+    /// The guests here that the locks on the volume depend on: by the XML that they run with, for
+    /// records may be of tomorrow.
+    async fn guests_with(
+        &self,
+        context: &Context,
+        volume: &VolumeId,
+    ) -> Result<GuestsHere, FlushError> {
+        let mut users = Vec::new();
+        for (uuid, guest) in &self.guests {
+            match context.tools.hypervisor.live_xml(*uuid).await {
+                Ok(live) if uses(&live, volume) => users.push(guest.name.clone()),
+                Ok(_) | Err(HypervisorError::NoGuest { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(GuestsHere { own: self.runs_on().is_some(), users })
     }
 
     fn may_flush(&self, moment: Moment) -> Result<(), FlushRefusal> {

@@ -12,12 +12,12 @@ use pvc_model::job::{
     JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
     being_renamed_to,
 };
-use pvc_model::node::DaemonState;
+use pvc_model::node::{DaemonNote, DaemonState};
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::transfer::Transferred;
 use pvc_model::vm::VmState;
 use pvc_ports::{Clock, CreateMode, Hypervisor, Op, Storage};
-use pvc_store::{Change, Changes, NewNode, NewVm, NodeChange, Store, VmChange};
+use pvc_store::{Change, Changes, NewNode, NewVm, NodeChange, Report, Store, VmChange};
 use pvc_testkit::{FlakyTree, MemoryStorage, ScriptedHypervisor, SeededRandom, TokioClock};
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
@@ -202,6 +202,93 @@ async fn locks_of_a_vm_of_another_node_are_freed_while_that_is_proven_dead_and_n
         let volume = VolumeId::from_record("vms/web1_sda").expect("well formed");
         let left = world.storage.locks(&volume).await.expect("it is there").len();
         assert_eq!(left, usize::from(expected == JobState::Failed));
+    }
+}
+
+/// VM `db1`, whose only volume is that of `web1`, with its definition.
+fn db1(state: VmState) -> NewVm {
+    let uuid = Uuid::from_u128(7);
+    let xml =
+        xml().replace("<name>web1", "<name>db1").replace(&UUID.to_string(), &uuid.to_string());
+    NewVm { uuid, name: "db1".to_owned(), xml, ..web1(state) }
+}
+
+/// Found in a review: each of them lost its disk.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_another_user_of_the_volume_may_hold_is_left_alone() {
+    let volume = VolumeId::from_record("vms/web1_sda").expect("well formed");
+    let used = "volume `vms/web1_sda` of VM `web1` is one of VM `db1`, too, which is not off; \
+                breaking its lock takes the disk from a guest that runs";
+    for (user, expected) in [
+        ("by its record", used),
+        ("as a guest here", used),
+        ("a rollback", "volume `vms/web1_sda` is being rolled back to snapshot `s1`"),
+        (
+            "another node",
+            "node `hv2` runs, and has the lock on a volume of VM `web1`: something there may use \
+             it",
+        ),
+    ] {
+        let world = World::without_worker(VmState::Stop).await;
+        world.storage.lock("vms/web1_sda", "10.0.0.9");
+        match user {
+            "by its record" => {
+                world.change(Change::DefineVm(Box::new(db1(VmState::Start)))).await;
+            }
+            "as a guest here" => {
+                let db1 = db1(VmState::Stop);
+                world.hypervisor.start(db1.uuid, &db1.xml).await.expect("it can be started");
+            }
+            "a rollback" => {
+                let purpose = Purpose::RollBack(SnapshotName::new("s1"));
+                let (volume, by) = (volume.clone(), "somebody".to_owned());
+                let hold = VolumeHold { volume, purpose, by };
+                world.change(Change::HoldVolume(hold)).await;
+            }
+            _ => {
+                let node = NewNode { name: "hv2".into(), ..crate::crashes::hv1() };
+                world.change(Change::AddNode(Box::new(node))).await;
+                let state = NodeChange::Daemon(DaemonState::Run);
+                world.change(Change::Node("hv2".into(), state)).await;
+                let storage_address = Some("10.0.0.9".to_owned());
+                let note = DaemonNote { storage_address, ..DaemonNote::default() };
+                let report = vec![Report::Daemon("hv2".into(), note, None)];
+                world.store.report(report).await.expect("the tree is open");
+            }
+        }
+        world.start_worker(world.store.clone());
+        let id = world.submit(1, flush_locks()).await;
+        let end = world.end_of(&id).await;
+        assert_eq!((end.state, end.status.as_str()), (JobState::Failed, expected), "{user}");
+        let left = world.storage.locks(&volume).await.expect("it is there").len();
+        assert_eq!(left, 1, "{user}");
+    }
+}
+
+/// Its own other volumes may have locks that are in its way.
+#[tokio::test(start_paused = true)]
+async fn a_lock_of_a_volume_that_a_vm_shares_with_one_that_is_not_off_stays() {
+    let world = World::without_worker(VmState::Stop).await;
+    let shares = |xml: String| xml.replace("<target", "<shareable/><target");
+    let own = "<disk type='network' device='disk'><source protocol='rbd' name='vms/web1_sdb'/>\
+               <target dev='sdb' bus='scsi'/></disk><console";
+    let xml = shares(xml()).replace("<console", own);
+    world.change(Change::Vm(UUID, VmChange::Xml(xml))).await;
+    let partner = db1(VmState::Start);
+    let partner = NewVm { xml: shares(partner.xml.clone()), ..partner };
+    world.change(Change::DefineVm(Box::new(partner))).await;
+    world.storage.lock("vms/web1_sda", "10.0.0.9");
+    world.storage.lock("vms/web1_sdb", "10.0.0.9");
+    world.start_worker(world.store.clone());
+    let id = world.submit(1, flush_locks()).await;
+    let end = world.end_of(&id).await;
+    assert_eq!(end.status, "freed 1 locks on 2 volumes of VM \"web1\"");
+    let left = "left the lock that 10.0.0.9 holds on volume vms/web1_sda";
+    assert!(end.log.iter().any(|line| line.contains(left)), "{:?}", end.log);
+    for (name, expected) in [("vms/web1_sda", 1), ("vms/web1_sdb", 0)] {
+        let volume = VolumeId::from_record(name).expect("well formed");
+        let left = world.storage.locks(&volume).await.expect("it is there").len();
+        assert_eq!(left, expected, "{name}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Locks are known by the addresses of their nodes.
 
 use super::*;
+use crate::storage::VolumeId;
 use crate::vm::locks::{Breaker, Verdict, may_break};
 
 fn tells(cluster: &mut Cluster, name: &str, address: &str) {
@@ -11,7 +12,8 @@ fn tells(cluster: &mut Cluster, name: &str, address: &str) {
 
 fn is_of_the_dead(cluster: &Cluster, address: &str) -> bool {
     let victim = cluster.node("dead").unwrap();
-    let by = Breaker::Fencer { vm: Uuid::from_u128(1), victim };
+    let volume = VolumeId::parse("vms/vm1_sda").unwrap();
+    let by = Breaker::Fencer { vm: Uuid::from_u128(1), volume: &volume, victim };
     may_break(cluster, address, &by) == Verdict::Break
 }
 

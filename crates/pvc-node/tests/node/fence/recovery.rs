@@ -194,6 +194,30 @@ async fn the_locks_of_the_dead_node_are_freed_and_a_volume_that_another_has_is_l
     assert_eq!(three.runs_on(foreign), Vec::<usize>::new());
 }
 
+/// The VM went to `fail`, and its reason told to flush the lock of the other guest.
+#[tokio::test(start_paused = true)]
+async fn a_vm_is_recovered_while_one_that_shares_its_volume_has_the_lock_on_a_living_node() {
+    let mut three = Three::start(|_| {}).await;
+    let (vm, other) = (three.run_vm(1, 3).await, three.run_vm(2, 2).await);
+    for each in [vm, other] {
+        let xml = three.eyes().vm(each).xml.replace("vms/vm1_sda", "vms/vm2_sda");
+        let target = "<target dev='sda' bus='scsi'/>";
+        let xml = xml.replace(target, &format!("{target}<shareable/>"));
+        three.write(each, [VmChange::Xml(xml)]).await;
+    }
+    three.write(vm, [VmChange::NodeLimit(vec![NodeName::new("hv1")])]).await;
+    three.eyes().pass(10).await;
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    eyes.until("it runs, or has failed", || three.runs_on(vm) == [1] || eyes.state(vm) == "fail")
+        .await;
+    let reason = eyes.vm(vm).failed_reason.clone();
+    assert_eq!((eyes.state(vm).as_str(), reason.as_str()), ("start", ""));
+    let volume = VolumeId::from_record("vms/vm2_sda").unwrap();
+    let locks = eyes.storage.locks(&volume).await.unwrap();
+    assert_eq!(locks.len(), 1, "the living guest keeps its lock");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_storage_that_hangs_delays_the_recovery_and_ends_nothing() {
     let mut three = Three::start(|_| {}).await;
