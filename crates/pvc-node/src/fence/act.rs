@@ -7,7 +7,7 @@ use futures::FutureExt as _;
 use futures::stream::{self, StreamExt as _};
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::fault::fault_id;
+use pvc_model::fault::{NODE_FENCED, fault_id};
 use pvc_model::fence::{self, FenceNote, PowerAfter, Proof, Rescue, Step, Way, at_stamp};
 use pvc_model::node::{DaemonState, DomainState, NodeFigures, NodeRecord};
 use pvc_model::vm::locks::{Breaker, Kept, Verdict, may_break};
@@ -453,7 +453,7 @@ impl Actor {
             list("VMs that wait for a place", &note.stranded),
             list("VMs that could not be recovered yet (it is tried again)", waiting),
         );
-        self.shared.raise(&fault_id("NODE_FENCED", node.as_str()), &message).await;
+        self.shared.raise(&fault_id(NODE_FENCED, node.as_str()), &message).await;
     }
 
     async fn write<T>(
