@@ -15,6 +15,8 @@
 //! Invariants:
 //! - Nobody is suspected by a clock that is not the observer's own, nor for a time in which the
 //!   observer did not listen (I8).
+//! - The power of a node that the observer has never heard is not cut while it may be booting: what
+//!   the records say of it may be from before a power loss of the site.
 //! - Nothing is recovered without a proof of death (I3): a BMC that says the power is off, twice or
 //!   after it was told to cut it, or an operator who has seen it.
 
@@ -148,7 +150,7 @@ pub struct History {
     taken_up: Option<(i32, Duration)>,
     /// Number of times in a row that its BMC said that the power is off.
     found_off: u32,
-    /// Its BMC did not say when it was asked last.
+    /// Whether its BMC gave no answer when it was asked last.
     no_answer: bool,
     /// Power was cut, and the BMC says so.
     cut_off: bool,
@@ -394,8 +396,8 @@ fn prove(view: &View<'_>, node: &NodeRecord, history: &History) -> Option<Step> 
 }
 
 /// Whether a silent node may be one that is slow to boot: this fencer has never heard it, and it
-/// has not had [`BOOTS_WITHIN`] yet, neither of this fencer nor, if that began anew meanwhile, since
-/// it was suspected.
+/// has not had [`BOOTS_WITHIN`] yet, neither of this fencer nor, where fencers have begun anew
+/// meanwhile, since it was suspected.
 fn may_be_booting(view: &View<'_>, node: &NodeRecord) -> bool {
     view.sightings.unheard(&node.name).is_some_and(|listened| listened < BOOTS_WITHIN)
         && suspected_for(view, node) < BOOTS_WITHIN

@@ -2,21 +2,22 @@
 
 use super::*;
 
-/// `hv1` fences, and has begun to look when `hv2` was silent already and `state` by its record.
-fn unheard(state: DaemonState) -> Fencer {
-    Fencer::watching([node("hv1", DaemonState::Run), our_node("hv2", state)])
+/// `hv1` fences, and has begun to look when `hv2` was silent already, and `run` by its record.
+fn unheard() -> Fencer {
+    Fencer::watching([node("hv1", DaemonState::Run), our_node("hv2", DaemonState::Run)])
 }
 
-/// `hv2` is taken for dead after 30 s, and noted as suspected by `by` at that one's stamp.
-fn suspected(by: Option<(&str, i32)>) -> Fencer {
-    let mut fencer = unheard(DaemonState::Run);
+/// `hv2`, never heard, is taken for dead after 30 s.
+fn suspected() -> Fencer {
+    let mut fencer = unheard();
     fencer.after(30);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::Suspect { stamp: 7 }));
-    fencer.edit("hv2", |node| take_for_dead(node, by));
+    fencer.edit("hv2", |node| take_for_dead(node, None));
     fencer.plan();
     fencer
 }
 
+/// Takes `node` for dead, as suspected by a node at that one's own stamp, if that is noted.
 fn take_for_dead(node: &mut NodeRecord, by: Option<(&str, i32)>) {
     let suspected_in = by.map(|(by, stamp)| (by.to_owned(), stamp));
     node.fence = Some(FenceNote { stamp: Some(7), suspected_in, ..FenceNote::default() });
@@ -50,7 +51,7 @@ fn whose_first_sign_of_life_is_missing_has_ten_minutes_since_its_observer_looks(
         ("its figures", |node| node.cpus = 32, 570),
     ];
     for (what, sign, expected) in signs {
-        let mut fencer = unheard(DaemonState::Run);
+        let mut fencer = unheard();
         if what == "a stamp" {
             fencer = Fencer::watching([
                 node("hv1", DaemonState::Run),
@@ -68,7 +69,7 @@ fn whose_first_sign_of_life_is_missing_has_ten_minutes_since_its_observer_looks(
 
 #[test]
 fn off_is_a_proof_at_once_of_a_node_that_was_never_heard() {
-    let mut fencer = suspected(None);
+    let mut fencer = suspected();
     for _ in 0..2 {
         assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
         let now = fencer.now;
@@ -81,7 +82,7 @@ fn off_is_a_proof_at_once_of_a_node_that_was_never_heard() {
 
 #[test]
 fn a_stamp_in_the_ten_minutes_ends_it_and_the_next_silence_is_that_of_a_node_that_was_heard() {
-    let mut fencer = suspected(None);
+    let mut fencer = suspected();
     fencer.after(300);
     fencer.edit("hv2", |node| (node.daemon_state, node.keepalives) = (DaemonState::Run, 6));
     assert_eq!(fencer.after(1), []);
@@ -95,7 +96,7 @@ fn a_stamp_in_the_ten_minutes_ends_it_and_the_next_silence_is_that_of_a_node_tha
 
 #[test]
 fn of_a_bmc_that_does_not_answer_an_operator_hears_while_its_power_is_not_cut_yet() {
-    let mut fencer = suspected(None);
+    let mut fencer = suspected();
     let mut told = Vec::new();
     for second in 0..540 {
         let now = fencer.now;
@@ -112,13 +113,13 @@ fn of_a_bmc_that_does_not_answer_an_operator_hears_while_its_power_is_not_cut_ye
     }
     assert!(told[0] > 30 && told[0] <= 36, "after its saving throws: {told:?}");
     assert!(fencer.history("hv2").failed_attempts() >= ATTEMPTS, "another one may reach it");
-    let cut = cut_after(&mut suspected(None), None).expect("its ten minutes end");
+    let cut = cut_after(&mut suspected(), None).expect("its ten minutes end");
     assert!((570..=600).contains(&cut), "at its next attempt: {cut}");
 }
 
 #[test]
 fn a_node_without_a_bmc_cannot_be_cut_off_in_its_boot_and_an_operator_hears_as_before() {
-    let mut fencer = suspected(None);
+    let mut fencer = suspected();
     fencer.edit("hv2", |node| node.ipmi_hostname.clear());
     assert_eq!(cut_after(&mut fencer, None), Some(30));
 }
@@ -135,7 +136,7 @@ fn observers_that_begin_anew_do_not_add_their_ten_minutes_up() {
         ("by one that is no more", Some(("hv9", -8000)), 600),
     ];
     for (what, by, expected) in cases {
-        let mut fencer = unheard(DaemonState::Run);
+        let mut fencer = unheard();
         fencer.edit("hv2", |node| take_for_dead(node, by));
         fencer.after(30);
         assert_eq!(
@@ -145,7 +146,7 @@ fn observers_that_begin_anew_do_not_add_their_ten_minutes_up() {
         );
     }
     // It goes on stamping while the other one waits.
-    let mut fencer = unheard(DaemonState::Run);
+    let mut fencer = unheard();
     fencer.edit("hv2", |node| take_for_dead(node, Some(("hv1", 7 - 100))));
     fencer.after_stamping(60);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
@@ -157,7 +158,7 @@ fn observers_that_begin_anew_do_not_add_their_ten_minutes_up() {
 fn the_ten_minutes_are_of_the_observers_own_listening_and_outlive_its_sessions() {
     let listened = |fencer: &Fencer| fencer.sightings.unheard(&NodeName::new("hv2"));
     let seconds = |seconds| Some(Duration::from_secs(seconds));
-    let mut fencer = unheard(DaemonState::Run);
+    let mut fencer = unheard();
     assert_eq!(listened(&fencer), seconds(0));
     fencer.after(100);
     fencer.cut_off(300);
