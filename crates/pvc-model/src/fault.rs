@@ -8,6 +8,9 @@ pub const VM_NOT_RESTARTED: &str = "VM_NOT_RESTARTED";
 /// The kind of the fault of a VM that its node has left off when it was made ready.
 pub const VM_LEFT_OFF: &str = "VM_LEFT_OFF";
 
+/// The kind of the fault of a node that was fenced: it stays until an operator deletes it.
+pub const NODE_FENCED: &str = "NODE_FENCED";
+
 /// The kind of the fault of a node whose hypervisor does not answer.
 pub const HYPERVISOR_UNREACHABLE: &str = "HYPERVISOR_UNREACHABLE";
 

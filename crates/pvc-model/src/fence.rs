@@ -15,6 +15,8 @@
 //! Invariants:
 //! - Nobody is suspected by a clock that is not the observer's own, nor for a time in which the
 //!   observer did not listen (I8).
+//! - The power of a node that the observer has never heard is not cut while it may be booting: what
+//!   the records say of it may be from before a power loss of the site.
 //! - Nothing is recovered without a proof of death (I3): a BMC that says the power is off, twice or
 //!   after it was told to cut it, or an operator who has seen it.
 
@@ -39,6 +41,10 @@ pub use word::{Doubt, Sign, WATCH, confirmed, doubt, has_to_be_watched};
 
 /// Chances of a suspected node to show that it lives before its power is cut, one interval each.
 pub const SAVING_THROWS: u32 = 6;
+
+/// Time that a server may take to boot, as far as fencers wait for it: after a power loss of the
+/// site some are back minutes before others, and know the rest from the records alone.
+pub const BOOTS_WITHIN: Duration = Duration::from_secs(600);
 
 /// Number of recoveries that wait for nodes that may take VMs in a moment: about as long as the
 /// saving throws of one that is only suspected last. What waits longer, an operator is told of.
@@ -103,6 +109,8 @@ pub enum Step {
     AskPower,
     /// Tell its BMC to cut the power, and ask until it is off.
     CutPower { stamp: i32 },
+    /// Tell an operator that its BMC does not answer, while its power may not be cut yet.
+    NoAnswer { stamp: i32 },
     /// Record that it is dead, and how that is known.
     Prove { stamp: i32, proof: Proof, recover: bool },
     /// Give its VMs to other nodes; with `may_wait`, those that only a node could take which
@@ -142,6 +150,8 @@ pub struct History {
     taken_up: Option<(i32, Duration)>,
     /// Number of times in a row that its BMC said that the power is off.
     found_off: u32,
+    /// Whether its BMC gave no answer when it was asked last.
+    no_answer: bool,
     /// Power was cut, and the BMC says so.
     cut_off: bool,
     /// Power was cut, or may have been though the node lived.
@@ -158,6 +168,7 @@ pub struct History {
 impl History {
     /// Notes the answer of the node's BMC. `None`: it did not say.
     pub fn note_power(&mut self, is_on: Option<bool>, now: Duration, interval: Duration) {
+        self.no_answer = is_on.is_none();
         self.found_off = if is_on == Some(false) { self.found_off + 1 } else { 0 };
         self.ask_at = now + if self.found_off > 0 { CONFIRM_AFTER.min(interval) } else { interval };
     }
@@ -371,11 +382,37 @@ fn prove(view: &View<'_>, node: &NodeRecord, history: &History) -> Option<Step> 
     }
     let throws = rules.keepalive_interval * SAVING_THROWS;
     let thrown = silent >= silent_then + throws;
-    if history.found_off > 0 || !thrown {
-        return (view.now >= history.ask_at && !node.ipmi_hostname.is_empty())
-            .then_some(Step::AskPower);
+    let has_bmc = !node.ipmi_hostname.is_empty();
+    let is_due = history.attempts.wait_until(view.now).is_none();
+    let may_boot = has_bmc && may_be_booting(view, node);
+    if history.found_off > 0 || !thrown || may_boot {
+        if view.now >= history.ask_at && has_bmc {
+            return Some(Step::AskPower);
+        }
+        return (thrown && may_boot && history.no_answer && is_due)
+            .then_some(Step::NoAnswer { stamp });
     }
-    history.attempts.wait_until(view.now).is_none().then_some(Step::CutPower { stamp })
+    is_due.then_some(Step::CutPower { stamp })
+}
+
+/// Whether a silent node may be one that is slow to boot: this fencer has never heard it, and it
+/// has not had [`BOOTS_WITHIN`] yet, neither of this fencer nor, where fencers have begun anew
+/// meanwhile, since it was suspected.
+fn may_be_booting(view: &View<'_>, node: &NodeRecord) -> bool {
+    view.sightings.unheard(&node.name).is_some_and(|listened| listened < BOOTS_WITHIN)
+        && suspected_for(view, node) < BOOTS_WITHIN
+}
+
+/// Time since `node` was suspected, counted in stamps of whoever suspected it: no clock is compared
+/// with another one's, and nothing counts in which nobody could write.
+fn suspected_for(view: &View<'_>, node: &NodeRecord) -> Duration {
+    let suspicion = node.present_fence().filter(|fence| fence.proven_at.is_none());
+    let Some((by, stamp)) = suspicion.and_then(|fence| fence.suspected_in.as_ref()) else {
+        return Duration::ZERO;
+    };
+    let written =
+        view.cluster.nodes.get(by.as_str()).map_or(0, |by| by.keepalives.saturating_sub(*stamp));
+    view.rules.keepalive_interval * u32::try_from(written).unwrap_or_default()
 }
 
 /// Record of a node's last fence, written by fencers for the operator and for each other. Times are
@@ -388,6 +425,8 @@ pub struct FenceNote {
     /// The node that fenced, or tries to.
     pub by: String,
     pub suspected_at: i64,
+    /// The node that suspected it, and that one's own stamp then. Not known of legacy peers.
+    pub suspected_in: Option<(String, i32)>,
     pub proven_at: Option<i64>,
     /// Proof of the death, in words; empty until there is one.
     pub proof: String,

@@ -6,10 +6,11 @@
 //!
 //! A node that is silent may be dead, cut off or slow, and its guests may still write. So the steps
 //! have one order: the suspicion is recorded (`Suspect`); a few keepalive intervals are left to the
-//! node to show that it lives; its BMC is asked, or told to cut the power (`AskPower`, `CutPower`);
-//! that it is dead is recorded with the proof (`Prove`); the RBD locks of its VMs are broken, and
-//! each VM gets a new node (`Recover`); the power is switched on again (`PowerOn`). Where no BMC
-//! can prove it an operator can (`pvc_ops::node::confirm_off`): a fencer goes on from there.
+//! node to show that it lives; its BMC is asked, or told to cut the power (`AskPower`, `CutPower`;
+//! of a silent one an operator hears: `NoAnswer`); that it is dead is recorded with the proof
+//! (`Prove`); the RBD locks of its VMs are broken, and each VM gets a new node (`Recover`); the
+//! power is switched on again (`PowerOn`). Where no BMC can prove it an operator can
+//! (`pvc_ops::node::confirm_off`): a fencer goes on from there.
 //!
 //! Why a cut is safe, by the place where it falls. Nothing but the record of the node says how far
 //! a fence has come, so whoever gets the lock next goes on from there. A fencer that dies before
@@ -252,6 +253,7 @@ mod tests {
         for step in [
             Step::AskPower,
             Step::CutPower { stamp: 7 },
+            Step::NoAnswer { stamp: 7 },
             Step::Recover { may_wait: true },
             Step::PowerOn,
         ] {

@@ -314,3 +314,24 @@ fn a_node_that_is_already_there_is_not_waited_for() {
     assert_eq!(code(&User::of(&stub).run(&["-q", "node", "ready", "hv1", "-w"])), 0);
     assert_eq!(stub.lines().len(), 1);
 }
+
+#[test]
+fn a_node_that_was_fenced_is_not_made_ready_by_itself() {
+    let fault = r#"[{"id": "NODE_FENCED_HV1", "last_reported": "2026-11-20 03:00:30",
+        "first_reported": "2026-11-20 03:00:30", "acknowledged_at": "", "status": "new",
+        "health_delta": 10, "message": "node hv1 was fenced by hv2"}]"#;
+    for (faults, asked) in [(fault, 1), ("[]", 2)] {
+        let stub = Stub::start(move |request, _| match request.path() {
+            "/api/v1/faults/NODE_FENCED_HV1" => ok(faults),
+            _ => message("Node hv1 is already ready"),
+        });
+        let output = User::of(&stub).run(&["-q", "node", "ready", "hv1", "-w", "--unless-fenced"]);
+        assert_eq!(code(&output), 0, "a unit that asks again and again is content: {output:?}");
+        assert_eq!(stub.lines().len(), asked, "{:?}", stub.lines());
+        assert_eq!(err(&output).contains("`pvc cluster fault delete NODE_FENCED_HV1`"), asked == 1);
+    }
+    // Who types it himself knows what he does.
+    let stub = Stub::start(|_, _| message("Node hv1 is already ready"));
+    assert_eq!(code(&User::of(&stub).run(&["-q", "node", "ready", "hv1"])), 0);
+    assert_eq!(stub.lines().len(), 1);
+}

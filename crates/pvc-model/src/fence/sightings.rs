@@ -1,6 +1,6 @@
 //! Stamps of the others, as one observer has itself seen them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::NodeName;
@@ -28,6 +28,18 @@ pub struct Sightings {
     session: Option<i64>,
     is_connected: bool,
     nodes: BTreeMap<NodeName, Sighting>,
+    /// Nodes without a sign of life since this observer has begun to look, in whatever session.
+    unheard: BTreeMap<NodeName, Unheard>,
+    heard: BTreeSet<NodeName>,
+}
+
+/// Node that an observer knows from the records alone.
+#[derive(Debug, Clone)]
+struct Unheard {
+    stamp: i32,
+    state: DaemonState,
+    /// Time in which a sign of life would have been seen.
+    listened: Duration,
 }
 
 #[derive(Debug, Clone)]
@@ -104,6 +116,7 @@ impl Sightings {
         let listened = if self.is_connected { passed } else { Duration::ZERO };
         (self.session, self.is_connected) = (Some(session), true);
         self.nodes.retain(|name, _| cluster.nodes.contains_key(name));
+        self.listen_to_the_unheard(cluster, listened);
         let wrote =
             |(name, seen): (&NodeName, &Sighting)| cluster.nodes[name].keepalives != seen.stamp;
         let is_witnessed = self.nodes.iter().any(wrote);
@@ -123,6 +136,38 @@ impl Sightings {
                 seen.before = Some(Duration::ZERO);
             }
         }
+    }
+
+    /// Looks for the first sign of life of each node: a stamp that it writes, or its word that it
+    /// starts or runs. What was written while this observer was away it sees afterwards, also in
+    /// another session.
+    fn listen_to_the_unheard(&mut self, cluster: &Cluster, listened: Duration) {
+        self.unheard.retain(|name, _| cluster.nodes.contains_key(name));
+        self.heard.retain(|name| cluster.nodes.contains_key(name));
+        for (name, node) in &cluster.nodes {
+            if self.heard.contains(name) {
+                continue;
+            }
+            let Some(unheard) = self.unheard.get_mut(name) else {
+                let (stamp, state) = (node.keepalives, node.daemon_state.clone());
+                let unheard = Unheard { stamp, state, listened: Duration::ZERO };
+                self.unheard.insert(name.clone(), unheard);
+                continue;
+            };
+            if unheard.stamp != node.keepalives || says_it_lives(&unheard.state, node) {
+                self.unheard.remove(name);
+                self.heard.insert(name.clone());
+            } else {
+                unheard.state = node.daemon_state.clone();
+                unheard.listened += listened;
+            }
+        }
+    }
+
+    /// Time that this observer has listened to `node` without ever having heard it; `None` if it
+    /// has heard it, in whatever session.
+    pub fn unheard(&self, node: &NodeName) -> Option<Duration> {
+        self.unheard.get(node).map(|unheard| unheard.listened)
     }
 
     /// Time that `node` has been silent. A node that was never seen has not.

@@ -1,3 +1,4 @@
+mod booting;
 mod cutting;
 mod elections;
 mod locks;
@@ -125,10 +126,12 @@ impl Fencer {
     }
 }
 
-/// `hv1` fences, `hv2` has been silent since the beginning and is taken for dead.
+/// `hv1` fences, `hv2` was heard at the beginning, has been silent since and is taken for dead.
 fn with_dead_node() -> Fencer {
-    let mut fencer =
-        Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
+    let earlier = NodeRecord { keepalives: 6, ..node("hv2", DaemonState::Run) };
+    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), earlier]);
+    fencer.edit("hv2", |node| node.keepalives = 7);
+    fencer.look(true);
     fencer.after(30);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::Suspect { stamp: 7 }));
     fencer.edit("hv2", |node| node.daemon_state = DaemonState::Dead);

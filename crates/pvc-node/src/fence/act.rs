@@ -7,7 +7,7 @@ use futures::FutureExt as _;
 use futures::stream::{self, StreamExt as _};
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::fault::fault_id;
+use pvc_model::fault::{NODE_FENCED, fault_id};
 use pvc_model::fence::{self, FenceNote, PowerAfter, Proof, Rescue, Step, Way, at_stamp};
 use pvc_model::node::{DaemonState, DomainState, NodeFigures, NodeRecord};
 use pvc_model::vm::locks::{Breaker, Kept, Verdict, may_break};
@@ -122,6 +122,7 @@ impl Actor {
             Step::Suspect { stamp } => self.suspect(record, *stamp).await,
             Step::AskPower => self.ask_power(node).await,
             Step::CutPower { stamp } => self.cut_power(record, *stamp, lock).await,
+            Step::NoAnswer { stamp } => self.no_answer(record, *stamp).await,
             Step::Prove { stamp, proof, recover } => {
                 self.prove(record, *stamp, *proof, *recover).await
             }
@@ -150,7 +151,10 @@ impl Actor {
             if record.runs_our_daemon() {
                 take_role(cluster, record, &mut changes);
             }
-            changes.push(Change::FenceNote(node.clone(), self.begun(stamp)));
+            let own = cluster.nodes.get(self.shared.name());
+            let suspected_in = own.map(|own| (self.name(), own.keepalives));
+            let note = FenceNote { suspected_in, ..self.begun(stamp) };
+            changes.push(Change::FenceNote(node.clone(), note));
             Ok((changes, ()))
         };
         // Whatever else comes of it is decided anew at the next look.
@@ -199,6 +203,15 @@ impl Actor {
             Ok(()) => Ended::CutOff,
             Err(error) => self.not_cut_off(record, &error.to_string()).await,
         }
+    }
+
+    async fn no_answer(&self, record: &NodeRecord, stamp: i32) -> Ended {
+        if record.daemon_state != DaemonState::Dead || record.keepalives != stamp {
+            return Ended::Done;
+        }
+        let why = "its BMC does not say whether the power is on, and its power is not cut yet, as \
+                   it may be booting: it has not been heard since this node began to listen";
+        self.not_cut_off(record, why).await
     }
 
     /// Returns when the node has stamped since, or says another state.
@@ -446,7 +459,7 @@ impl Actor {
             list("VMs that wait for a place", &note.stranded),
             list("VMs that could not be recovered yet (it is tried again)", waiting),
         );
-        self.shared.raise(&fault_id("NODE_FENCED", node.as_str()), &message).await;
+        self.shared.raise(&fault_id(NODE_FENCED, node.as_str()), &message).await;
     }
 
     async fn write<T>(
@@ -514,7 +527,7 @@ enum Written<T> {
 pub(super) fn late(step: &Step) -> Ended {
     match step {
         Step::AskPower => Ended::Power(None),
-        Step::CutPower { .. } => Ended::NotCutOff,
+        Step::CutPower { .. } | Step::NoAnswer { .. } => Ended::NotCutOff,
         Step::Recover { .. } => Ended::NotRecovered,
         Step::PowerOn => Ended::NotSwitchedOn,
         Step::Suspect { .. } | Step::Prove { .. } => Ended::Done,

@@ -215,8 +215,8 @@ fn what_another_fencer_left_half_done_is_taken_up() {
     assert_eq!(fencer.steps_for("hv3"), Some(Step::Recover { may_wait: true }));
     assert_eq!(fencer.steps_for("hv4"), None, "nothing is left to do");
     assert_eq!(fencer.steps_for("hv5"), Some(Step::PowerOn));
-    fencer.after(29);
-    assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
+    fencer.after(569);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower), "it was never heard by this one");
     fencer.after(1);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 7 }));
 }

@@ -64,6 +64,8 @@ impl Three {
             world.until("the node runs", runs).await;
             world.request_node_of(name.as_str(), DomainState::Ready).await;
         }
+        // Each has heard the others: whom nobody has ever heard may be booting.
+        worlds[0].pass(2 * INTERVAL.as_secs()).await;
         Three { worlds, daemons }
     }
 
