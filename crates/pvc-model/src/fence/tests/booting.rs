@@ -42,7 +42,8 @@ fn cut_after(fencer: &mut Fencer, is_on: Option<bool>) -> Option<u64> {
 
 #[test]
 fn whose_first_sign_of_life_is_missing_has_ten_minutes_since_its_observer_looks() {
-    let signs: [(&str, fn(&mut NodeRecord), u64); 6] = [
+    type Sign = fn(&mut NodeRecord);
+    let signs: [(&str, Sign, u64); 6] = [
         ("none", |_| {}, 570),
         ("a stamp", |node| node.keepalives = 7, 30),
         ("it starts", |node| node.daemon_state = DaemonState::Init, 30),
