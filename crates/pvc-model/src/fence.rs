@@ -395,24 +395,10 @@ fn prove(view: &View<'_>, node: &NodeRecord, history: &History) -> Option<Step> 
     is_due.then_some(Step::CutPower { stamp })
 }
 
-/// Whether a silent node may be one that is slow to boot: this fencer has never heard it, and it
-/// has not had [`BOOTS_WITHIN`] yet, neither of this fencer nor, where fencers have begun anew
-/// meanwhile, since it was suspected.
+/// Whether a silent node may be one that is slow to boot: this fencer has never heard it, and has
+/// listened less than [`BOOTS_WITHIN`]. What others have noted may be from before a power loss.
 fn may_be_booting(view: &View<'_>, node: &NodeRecord) -> bool {
     view.sightings.unheard(&node.name).is_some_and(|listened| listened < BOOTS_WITHIN)
-        && suspected_for(view, node) < BOOTS_WITHIN
-}
-
-/// Time since `node` was suspected, counted in stamps of whoever suspected it: no clock is compared
-/// with another one's, and nothing counts in which nobody could write.
-fn suspected_for(view: &View<'_>, node: &NodeRecord) -> Duration {
-    let suspicion = node.present_fence().filter(|fence| fence.proven_at.is_none());
-    let Some((by, stamp)) = suspicion.and_then(|fence| fence.suspected_in.as_ref()) else {
-        return Duration::ZERO;
-    };
-    let written =
-        view.cluster.nodes.get(by.as_str()).map_or(0, |by| by.keepalives.saturating_sub(*stamp));
-    view.rules.keepalive_interval * u32::try_from(written).unwrap_or_default()
 }
 
 /// Record of a node's last fence, written by fencers for the operator and for each other. Times are
@@ -425,8 +411,6 @@ pub struct FenceNote {
     /// The node that fenced, or tries to.
     pub by: String,
     pub suspected_at: i64,
-    /// The node that suspected it, and that one's own stamp then. Not known of legacy peers.
-    pub suspected_in: Option<(String, i32)>,
     pub proven_at: Option<i64>,
     /// Proof of the death, in words; empty until there is one.
     pub proof: String,

@@ -151,10 +151,7 @@ impl Actor {
             if record.runs_our_daemon() {
                 take_role(cluster, record, &mut changes);
             }
-            let own = cluster.nodes.get(self.shared.name());
-            let suspected_in = own.map(|own| (self.name(), own.keepalives));
-            let note = FenceNote { suspected_in, ..self.begun(stamp) };
-            changes.push(Change::FenceNote(node.clone(), note));
+            changes.push(Change::FenceNote(node.clone(), self.begun(stamp)));
             Ok((changes, ()))
         };
         // Whatever else comes of it is decided anew at the next look.
