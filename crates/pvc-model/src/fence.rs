@@ -150,7 +150,7 @@ pub struct History {
     taken_up: Option<(i32, Duration)>,
     /// Number of times in a row that its BMC said that the power is off.
     found_off: u32,
-    /// Whether its BMC gave no answer when it was asked last.
+    /// Whether its BMC gave no answer when it was asked last, and no attempt has failed by that yet.
     no_answer: bool,
     /// Power was cut, and the BMC says so.
     cut_off: bool,
@@ -195,8 +195,10 @@ impl History {
         (self.cut_off, self.may_be_off) = (false, false);
     }
 
-    /// Notes that its power could not be cut.
+    /// Notes that its power could not be cut. A question without an answer is one failure: before
+    /// the next one, the BMC is asked again.
     pub fn could_not_be_cut_off(&mut self, now: Duration) {
+        self.no_answer = false;
         self.attempts.unreachable(now);
     }
 

@@ -97,12 +97,17 @@ fn a_stamp_in_the_ten_minutes_ends_it_and_the_next_silence_is_that_of_a_node_tha
 #[test]
 fn of_a_bmc_that_does_not_answer_an_operator_hears_while_its_power_is_not_cut_yet() {
     let mut fencer = suspected();
-    let mut told = Vec::new();
+    let (mut told, mut unanswered) = (Vec::new(), 0);
     for second in 0..540 {
         let now = fencer.now;
         match fencer.steps_for("hv2") {
-            Some(Step::AskPower) => fencer.history("hv2").note_power(None, now, INTERVAL),
+            Some(Step::AskPower) => {
+                unanswered += 1;
+                fencer.history("hv2").note_power(None, now, INTERVAL);
+            }
             Some(Step::NoAnswer { stamp: 7 }) => {
+                assert!(unanswered > 0, "{second}: each question fails once: {told:?}");
+                unanswered = 0;
                 told.push(second);
                 fencer.history("hv2").could_not_be_cut_off(now);
             }
@@ -112,6 +117,7 @@ fn of_a_bmc_that_does_not_answer_an_operator_hears_while_its_power_is_not_cut_ye
         fencer.after(1);
     }
     assert!(told[0] > 30 && told[0] <= 36, "after its saving throws: {told:?}");
+    assert!(told[3] - told[0] >= 15, "four questions, one interval each: {told:?}");
     assert!(fencer.history("hv2").failed_attempts() >= ATTEMPTS, "another one may reach it");
     let cut = cut_after(&mut suspected(), None).expect("its ten minutes end");
     assert!((570..=600).contains(&cut), "at its next attempt: {cut}");
