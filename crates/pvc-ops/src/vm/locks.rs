@@ -39,7 +39,7 @@ pub enum FlushRefusal {
     NoSubstitute { node: NodeName },
     #[error(
         "volume `{volume}` of VM `{vm}` is one of VM `{other}`, too, which is not off; breaking \
-         its lock takes the disk from a guest that runs"
+         its lock may take the disk from its guest"
     )]
     Used { vm: String, volume: VolumeId, other: String },
     #[error(

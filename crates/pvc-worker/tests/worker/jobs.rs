@@ -218,7 +218,7 @@ fn db1(state: VmState) -> NewVm {
 async fn a_lock_that_another_user_of_the_volume_may_hold_is_left_alone() {
     let volume = VolumeId::from_record("vms/web1_sda").expect("well formed");
     let used = "volume `vms/web1_sda` of VM `web1` is one of VM `db1`, too, which is not off; \
-                breaking its lock takes the disk from a guest that runs";
+                breaking its lock may take the disk from its guest";
     let held_by = "node `hv2` is not proven dead, and has the lock on a volume of VM `web1`: \
                    something there may use it";
     for (user, expected) in [
