@@ -284,7 +284,11 @@ async fn a_lock_of_a_volume_that_a_vm_shares_with_one_that_is_not_off_stays() {
     world.start_worker(world.store.clone());
     let id = world.submit(1, flush_locks()).await;
     let end = world.end_of(&id).await;
-    assert_eq!(end.status, "freed 1 locks on 2 volumes of VM \"web1\"");
+    assert_eq!(
+        end.status,
+        "freed 1 locks on 2 volumes of VM \"web1\", left 1: a VM that shares the volume is not off \
+         (see the log)"
+    );
     let left = "left the lock that 10.0.0.9 holds on volume vms/web1_sda";
     assert!(end.log.iter().any(|line| line.contains(left)), "{:?}", end.log);
     for (name, expected) in [("vms/web1_sda", 1), ("vms/web1_sdb", 0)] {
