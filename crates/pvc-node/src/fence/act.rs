@@ -447,16 +447,18 @@ impl Actor {
             [] => String::new(),
             names => format!(". {what}: {}", names.join(", ")),
         };
+        let id = fault_id(NODE_FENCED, node.as_str());
         let message = format!(
             "node {node} was fenced by {}: {}{}{}{}. When it is well again, `pvc node ready \
-             {node}`",
+             {node}`, then delete this fault (`pvc cluster fault delete {id}`): until then \
+             `/etc/pvc/autoready` brings nothing back",
             note.by,
             note.proof,
             list("VMs started elsewhere", &note.recovered),
             list("VMs that wait for a place", &note.stranded),
             list("VMs that could not be recovered yet (it is tried again)", waiting),
         );
-        self.shared.raise(&fault_id(NODE_FENCED, node.as_str()), &message).await;
+        self.shared.raise(&id, &message).await;
     }
 
     async fn write<T>(
