@@ -293,7 +293,9 @@ impl Actor {
     }
 
     /// Frees the locks that the dead node left on the VM's volumes: whatever it still writes is
-    /// refused from then on (I2).
+    /// refused from then on (I2). Not so on a volume whose lock a living partner has, that shares
+    /// it: there nothing of the dead node is blocklisted, and the proof alone says that it writes
+    /// no more.
     async fn free(&self, victim: &NodeRecord, rescue: &Rescue) -> Freed {
         let freed = self.shared.within(FREE_DEADLINE, self.free_locks(victim, rescue)).await;
         let outcome = freed.unwrap_or_else(|| {
