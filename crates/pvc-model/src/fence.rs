@@ -150,7 +150,7 @@ pub struct History {
     taken_up: Option<(i32, Duration)>,
     /// Number of times in a row that its BMC said that the power is off.
     found_off: u32,
-    /// Whether its BMC gave no answer when it was asked last.
+    /// Whether its BMC gave no answer when it was asked last, and no attempt has failed by that yet.
     no_answer: bool,
     /// Power was cut, and the BMC says so.
     cut_off: bool,
@@ -195,8 +195,10 @@ impl History {
         (self.cut_off, self.may_be_off) = (false, false);
     }
 
-    /// Notes that its power could not be cut.
+    /// Notes that its power could not be cut. A question without an answer is one failure: before
+    /// the next one, the BMC is asked again.
     pub fn could_not_be_cut_off(&mut self, now: Duration) {
+        self.no_answer = false;
         self.attempts.unreachable(now);
     }
 
@@ -395,24 +397,10 @@ fn prove(view: &View<'_>, node: &NodeRecord, history: &History) -> Option<Step> 
     is_due.then_some(Step::CutPower { stamp })
 }
 
-/// Whether a silent node may be one that is slow to boot: this fencer has never heard it, and it
-/// has not had [`BOOTS_WITHIN`] yet, neither of this fencer nor, where fencers have begun anew
-/// meanwhile, since it was suspected.
+/// Whether a silent node may be one that is slow to boot: this fencer has never heard it, and has
+/// listened less than [`BOOTS_WITHIN`]. What others have noted may be from before a power loss.
 fn may_be_booting(view: &View<'_>, node: &NodeRecord) -> bool {
     view.sightings.unheard(&node.name).is_some_and(|listened| listened < BOOTS_WITHIN)
-        && suspected_for(view, node) < BOOTS_WITHIN
-}
-
-/// Time since `node` was suspected, counted in stamps of whoever suspected it: no clock is compared
-/// with another one's, and nothing counts in which nobody could write.
-fn suspected_for(view: &View<'_>, node: &NodeRecord) -> Duration {
-    let suspicion = node.present_fence().filter(|fence| fence.proven_at.is_none());
-    let Some((by, stamp)) = suspicion.and_then(|fence| fence.suspected_in.as_ref()) else {
-        return Duration::ZERO;
-    };
-    let written =
-        view.cluster.nodes.get(by.as_str()).map_or(0, |by| by.keepalives.saturating_sub(*stamp));
-    view.rules.keepalive_interval * u32::try_from(written).unwrap_or_default()
 }
 
 /// Record of a node's last fence, written by fencers for the operator and for each other. Times are
@@ -425,8 +413,6 @@ pub struct FenceNote {
     /// The node that fenced, or tries to.
     pub by: String,
     pub suspected_at: i64,
-    /// The node that suspected it, and that one's own stamp then. Not known of legacy peers.
-    pub suspected_in: Option<(String, i32)>,
     pub proven_at: Option<i64>,
     /// Proof of the death, in words; empty until there is one.
     pub proof: String,

@@ -9,8 +9,8 @@
 //!  the VM's node    a lock of its own address, and no guest here uses the volume
 //!  who fences       a lock of a node that was proven dead, and still is
 //!  an operator      a lock of a VM that is off, as far as records and living nodes tell, on a
-//!                   volume that nobody else may use; of a node that runs only if that is the
-//!                   VM's, and no guest there uses the volume
+//!                   volume that nobody else may use; of a node that is not proven dead only if
+//!                   that is the VM's, which is asked, and no guest there uses the volume
 //! ```
 //!
 //! Where guests share a volume (`<shareable/>`), the lock goes from one to the other as they write:
@@ -221,8 +221,9 @@ fn others<'a>(cluster: &'a Cluster, vm: &VmRecord, volume: &'a VolumeId) -> Vec<
     users(cluster, volume).filter(may_run).collect()
 }
 
-/// Refuses a lock that a guest of the worker's node may hold, or that only another node knows to be
-/// left behind: one that runs frees what no guest of it uses, as soon as the VM is started.
+/// Refuses a lock that a guest of the worker's node may hold, or one of another node that is not
+/// proven dead: only that one knows whether it was left behind, and a daemon that stops, starts or
+/// is silent leaves the guests of its node as they are.
 fn check_holder(
     cluster: &Cluster,
     vm: &VmRecord,
@@ -236,7 +237,7 @@ fn check_holder(
     }
     let is_asked = |node: &NodeName| node == here && vm.is_assigned_to(here);
     match node_at(cluster, address) {
-        Some(node) if node.daemon_state == DaemonState::Run && !is_asked(&node.name) => {
+        Some(node) if !node.is_fenced() && !is_asked(&node.name) => {
             Err(Kept::HeldBy(node.name.clone()))
         }
         _ => Ok(()),
@@ -532,23 +533,30 @@ mod tests {
         }
     }
 
-    /// The lock of a node that runs is one of something there that uses the volume, or that node
-    /// frees it when the VM is started.
+    /// The lock of a node that is not proven dead is one of something there that uses the volume,
+    /// or that node frees it when the VM is started.
     #[test]
-    fn an_operator_breaks_of_a_node_that_runs_only_what_the_vms_own_node_has_left() {
-        use DaemonState::{Dead, Fenced, Run, Stop};
+    fn an_operator_breaks_of_a_node_that_may_have_guests_only_what_the_vms_own_node_has_left() {
+        use DaemonState::{Dead, Fenced, Init, Run, Shutdown, Stop};
         let held_by = |node: &str| Verdict::Keep(Kept::HeldBy(node.into()));
         let used = Verdict::Keep(Kept::UsedBy { volume: volume(), vm: "fix1".to_owned() });
         let nobody = || Verdict::Break;
         for (on, here, address, hv2, users, expected) in [
             ("hv1", "hv1", HERE, Run, &["fix1"][..], used.clone()),
             ("hv1", "hv1", HERE, Run, &[], nobody()),
-            ("hv1", "hv1", "10.0.1.9", Run, &["fix1"], used),
+            ("hv1", "hv1", "10.0.1.9", Run, &["fix1"], used.clone()),
             ("hv1", "hv1", "10.0.1.9", Run, &[], nobody()),
             ("hv1", "hv1", THERE, Run, &[], held_by("hv2")),
-            ("hv1", "hv1", THERE, Stop, &[], nobody()),
-            ("hv1", "hv1", THERE, Dead, &[], nobody()),
+            // Its daemon alone was stopped, or is silent: its guests run on.
+            ("hv1", "hv1", THERE, Stop, &[], held_by("hv2")),
+            ("hv1", "hv1", THERE, Shutdown, &[], held_by("hv2")),
+            ("hv1", "hv1", THERE, Init, &[], held_by("hv2")),
+            ("hv1", "hv1", THERE, Dead, &[], held_by("hv2")),
+            ("hv1", "hv1", THERE, DaemonState::from_record("odd"), &[], held_by("hv2")),
             ("hv1", "hv1", THERE, Fenced, &[], nobody()),
+            // That node's worker has asked the hypervisor itself.
+            ("hv2", "hv2", THERE, Stop, &[], nobody()),
+            ("hv2", "hv2", THERE, Stop, &["fix1"], used.clone()),
             // The VM's own node is fenced, and another one's worker does it.
             ("hv3", "hv1", HERE, Run, &[], held_by("hv1")),
             // The VM was given to the other node meanwhile.

@@ -151,10 +151,7 @@ impl Actor {
             if record.runs_our_daemon() {
                 take_role(cluster, record, &mut changes);
             }
-            let own = cluster.nodes.get(self.shared.name());
-            let suspected_in = own.map(|own| (self.name(), own.keepalives));
-            let note = FenceNote { suspected_in, ..self.begun(stamp) };
-            changes.push(Change::FenceNote(node.clone(), note));
+            changes.push(Change::FenceNote(node.clone(), self.begun(stamp)));
             Ok((changes, ()))
         };
         // Whatever else comes of it is decided anew at the next look.
@@ -296,7 +293,9 @@ impl Actor {
     }
 
     /// Frees the locks that the dead node left on the VM's volumes: whatever it still writes is
-    /// refused from then on (I2).
+    /// refused from then on (I2). Not so on a volume whose lock a living partner has, that shares
+    /// it: there nothing of the dead node is blocklisted, and the proof alone says that it writes
+    /// no more.
     async fn free(&self, victim: &NodeRecord, rescue: &Rescue) -> Freed {
         let freed = self.shared.within(FREE_DEADLINE, self.free_locks(victim, rescue)).await;
         let outcome = freed.unwrap_or_else(|| {
@@ -450,16 +449,18 @@ impl Actor {
             [] => String::new(),
             names => format!(". {what}: {}", names.join(", ")),
         };
+        let id = fault_id(NODE_FENCED, node.as_str());
         let message = format!(
             "node {node} was fenced by {}: {}{}{}{}. When it is well again, `pvc node ready \
-             {node}`",
+             {node}`, then delete this fault (`pvc cluster fault delete {id}`): until then \
+             `/etc/pvc/autoready` brings nothing back",
             note.by,
             note.proof,
             list("VMs started elsewhere", &note.recovered),
             list("VMs that wait for a place", &note.stranded),
             list("VMs that could not be recovered yet (it is tried again)", waiting),
         );
-        self.shared.raise(&fault_id(NODE_FENCED, node.as_str()), &message).await;
+        self.shared.raise(&id, &message).await;
     }
 
     async fn write<T>(

@@ -73,9 +73,10 @@ fn step_error(shared: &Shared, kept: Kept, volume: VolumeId, lock: VolumeLock) -
             shared.name()
         )),
         _ => StepError::Permanent(format!(
-            "Could not safely free RBD lock {lock} ({address}) on volume {volume}; stop VM and \
-             flush locks manually: no node of this version has that address, and one of PVC 1.0.3 \
-             cannot be asked to free it"
+            "Could not safely free RBD lock {lock} ({address}) on volume {volume}: no node of this \
+             version has that address, and one of PVC 1.0.3 cannot be asked to free it. Look first \
+             who has it, a guest, a script or a program at that address (`rbd status {volume}`); \
+             if nobody has, stop VM and flush locks manually"
         )),
     }
 }

@@ -39,11 +39,12 @@ pub enum FlushRefusal {
     NoSubstitute { node: NodeName },
     #[error(
         "volume `{volume}` of VM `{vm}` is one of VM `{other}`, too, which is not off; breaking \
-         its lock takes the disk from a guest that runs"
+         its lock may take the disk from its guest"
     )]
     Used { vm: String, volume: VolumeId, other: String },
     #[error(
-        "node `{node}` runs, and has the lock on a volume of VM `{vm}`: something there may use it"
+        "node `{node}` is not proven dead, and has the lock on a volume of VM `{vm}`: something \
+         there may use it"
     )]
     HeldBy { vm: String, node: NodeName },
     #[error(transparent)]
@@ -86,7 +87,7 @@ impl Refusal for FlushRefusal {
             FlushRefusal::HeldBy { vm, node } => Some(format!(
                 "`rbd status` shows who has the volume; if nobody has, `pvc vm move {vm} --target \
                  {node}`: that node frees it when VM `{vm}` is started there, or its locks are \
-                 flushed"
+                 flushed; if its server is off, `pvc node confirm-off {node}` says so"
             )),
             FlushRefusal::VolumeHeld(held) => Some(held.hint()),
             FlushRefusal::BeingRenamed(error) => error.hint(),

@@ -90,7 +90,7 @@ async fn locks_of_a_volume_that_another_vm_runs_with_or_that_is_held_are_not_flu
     assert_eq!(
         used.to_string(),
         "volume `vms/web1_sda` of VM `web1` is one of VM `db1`, too, which is not off; breaking \
-         its lock takes the disk from a guest that runs"
+         its lock may take the disk from its guest"
     );
     let hint = used.hint().unwrap();
     assert!(hint.contains("`pvc vm stop db1`"), "{hint}");

@@ -29,8 +29,6 @@ struct Fence {
     stamp: Option<i32>,
     by: String,
     suspected_at: i64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    suspected_in: Option<(String, i32)>,
     proven_at: Option<i64>,
     #[serde(default)]
     proof: String,
@@ -59,7 +57,6 @@ pub(crate) fn text(note: &FenceNote) -> String {
         stamp: note.stamp,
         by: note.by.clone(),
         suspected_at: note.suspected_at,
-        suspected_in: note.suspected_in.clone(),
         proven_at: note.proven_at,
         proof: note.proof.clone(),
         failed_attempts: note.failed_attempts,
@@ -82,7 +79,6 @@ fn note_from(text: &str) -> Option<FenceNote> {
         stamp: fence.stamp,
         by: fence.by,
         suspected_at: fence.suspected_at,
-        suspected_in: fence.suspected_in,
         proven_at: fence.proven_at,
         proof: fence.proof,
         failed_attempts: fence.failed_attempts,
@@ -91,18 +87,4 @@ fn note_from(text: &str) -> Option<FenceNote> {
         stranded: fence.stranded,
         power,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_note_says_by_which_stamp_it_was_suspected_unless_an_older_version_has_written_it() {
-        let older = FenceNote { stamp: Some(7), by: "hv2".to_owned(), ..FenceNote::default() };
-        assert!(!text(&older).contains("suspected_in"));
-        assert_eq!(note_from(&text(&older)), Some(older.clone()));
-        let ours = FenceNote { suspected_in: Some(("hv2".to_owned(), 1234)), ..older };
-        assert_eq!(note_from(&text(&ours)), Some(ours));
-    }
 }

@@ -32,6 +32,39 @@ pub(crate) struct Flush {
     volume: VolumeId,
 }
 
+/// What became of the locks on one volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Flushed {
+    /// Number of locks that were freed; none was left. The versions before knew nothing else.
+    All(usize),
+    /// Number of locks that were freed, and of those that were left, because a VM that shares the
+    /// volume is not off.
+    Partly { freed: usize, left: usize },
+}
+
+impl Flushed {
+    fn new(freed: usize, left: usize) -> Self {
+        match left {
+            0 => Flushed::All(freed),
+            left => Flushed::Partly { freed, left },
+        }
+    }
+
+    fn freed(&self) -> usize {
+        match self {
+            Flushed::All(freed) | Flushed::Partly { freed, .. } => *freed,
+        }
+    }
+
+    fn left(&self) -> usize {
+        match self {
+            Flushed::All(_) => 0,
+            Flushed::Partly { left, .. } => *left,
+        }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FlushError {
     #[error(transparent)]
@@ -70,8 +103,7 @@ impl Refusal for FlushError {
 #[async_trait]
 impl Kind for FlushLocks {
     type Step = Flush;
-    /// Number of locks that were freed.
-    type Fact = usize;
+    type Fact = Flushed;
     type Error = FlushError;
 
     async fn plan(&self, context: &Context) -> Result<Vec<Flush>, FlushError> {
@@ -86,11 +118,11 @@ impl Kind for FlushLocks {
     }
 
     /// Freeing what is free is harmless, and every lock is freed for itself: it is done again.
-    async fn look(&self, _: &Context, _: &Flush) -> Result<Option<usize>, FlushError> {
+    async fn look(&self, _: &Context, _: &Flush) -> Result<Option<Flushed>, FlushError> {
         Ok(None)
     }
 
-    async fn run(&self, context: &Context, step: &Flush) -> Result<usize, FlushError> {
+    async fn run(&self, context: &Context, step: &Flush) -> Result<Flushed, FlushError> {
         // In this order: somebody may start the VM at any moment, and the lock of a guest that was
         // started since is not among these.
         let locks = locks(context, &step.volume).await?;
@@ -100,7 +132,7 @@ impl Kind for FlushLocks {
             return Err(FlushError::OtherVolumes { vm, volume });
         }
         seen.may_flush(Moment::Listed)?;
-        let mut freed = 0;
+        let (mut freed, mut left) = (0, 0);
         for lock in &locks {
             seen.check_not_silent()?;
             let guests = seen.guests_with(context, &step.volume).await?;
@@ -115,6 +147,7 @@ impl Kind for FlushLocks {
                         "left the lock that {holder} holds on volume {volume}: a VM that shares \
                          the volume is not off"
                     ));
+                    left += 1;
                     continue;
                 }
                 // Said to nodes alone, of their own guests.
@@ -123,7 +156,7 @@ impl Kind for FlushLocks {
             context.log(format!("freed the lock that {holder} held on volume {volume}"));
             freed += 1;
         }
-        Ok(freed)
+        Ok(Flushed::new(freed, left))
     }
 
     /// Undoes nothing: what was freed stays so, its holder was dead.
@@ -131,10 +164,16 @@ impl Kind for FlushLocks {
         Ok(())
     }
 
-    fn result(&self, context: &Context, facts: &[usize]) -> String {
-        let (freed, volumes): (usize, usize) = (facts.iter().sum(), facts.len());
+    fn result(&self, context: &Context, facts: &[Flushed]) -> String {
+        let freed: usize = facts.iter().map(Flushed::freed).sum();
+        let left: usize = facts.iter().map(Flushed::left).sum();
+        let volumes = facts.len();
         let name = name(&self.vm, &context.tools.store.view());
-        format!("freed {freed} locks on {volumes} volumes of VM \"{name}\"")
+        let kept = match left {
+            0 => String::new(),
+            left => format!(", left {left}: a VM that shares the volume is not off (see the log)"),
+        };
+        format!("freed {freed} locks on {volumes} volumes of VM \"{name}\"{kept}")
     }
 }
 
@@ -218,6 +257,8 @@ mod tests {
         assert_eq!(step.volume.to_string(), "vms/web1_sda");
         assert_eq!(written(&step), r#"{"volume":"vms/web1_sda"}"#);
         let freed: <FlushLocks as Kind>::Fact = read("2").expect("as it was recorded");
-        assert_eq!((freed, written(&freed).as_str()), (2, "2"));
+        assert_eq!((&freed, written(&freed).as_str()), (&Flushed::All(2), "2"));
+        let partly: Flushed = read(&written(&Flushed::new(1, 2))).expect("as it is recorded");
+        assert_eq!((partly.freed(), partly.left()), (1, 2));
     }
 }

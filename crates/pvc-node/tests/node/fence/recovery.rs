@@ -175,6 +175,7 @@ async fn a_dead_node_is_fenced_and_its_vms_run_elsewhere_within_seconds_of_the_d
     assert!(note.proof.contains("twice") && note.recovered[0].starts_with("vm1 on hv"), "{note:?}");
     let fault = eyes.until_fault("NODE_FENCED_HV3").await;
     assert!(fault.contains("vm1 on hv") && fault.contains(&note.proof), "{fault}");
+    assert!(fault.contains("`pvc cluster fault delete NODE_FENCED_HV3`"), "{fault}");
     let left = eyes.view().nodes["hv3"].clone();
     assert!(left.running.is_empty());
     assert_eq!((left.figures, left.health), (NodeFigures::default(), None));
