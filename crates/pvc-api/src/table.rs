@@ -170,8 +170,8 @@ pub async fn ask<O: Operation>(api: ApiState, request: Request) -> Result<Ask<O>
     let headers = parts.headers.clone();
     let is_tried = parts.extensions.get::<Tried>().is_some();
     let request = Request::from_parts(parts, body);
-    let (limits, budget) = (&api.settings().limits, api.bodies());
-    let (given, body) = params::given(request, limits, budget, O::Params::LARGE).await?;
+    let (limits, share) = (&api.settings().limits, api.bodies().share(&caller));
+    let (given, body) = params::given(request, limits, share, O::Params::LARGE).await?;
     let mut mistakes = Mistakes::new();
     let params = O::Params::read(&given).map_err(|found| mistakes = found).ok();
     let dry_run = match O::DRY_RUN {
