@@ -60,7 +60,7 @@ type Slot = Arc<tokio::sync::Mutex<Option<Device>>>;
 /// A device of this process.
 struct Device {
     directory: PathBuf,
-    /// The jobs that have it; none if it was made in part, and could not be taken back yet.
+    /// The jobs that have it; none if it was made in part, or taken back in part.
     jobs: BTreeSet<JobId>,
 }
 
@@ -516,10 +516,12 @@ impl BlockDevices for LinuxBlockDevices {
     async fn unmap(&self, volume: &VolumeId, job: &JobId) -> Result<()> {
         let slot = self.slot(volume);
         let mut device = slot.lock().await;
-        // One that was made in part is whoever's it is who asks.
+        // One that is there in part is whoever's it is who asks.
         let is_meant = |it: &&mut Device| it.jobs.is_empty() || it.jobs.contains(job);
         let Some(mapped) = device.as_mut().filter(is_meant) else { return Ok(()) };
         if mapped.jobs.len() <= 1 {
+            // Whatever comes of it, nobody is to be given the device as it is then.
+            mapped.jobs.clear();
             self.detach(volume, &mapped.directory).await?;
             *device = None;
         } else {
@@ -532,7 +534,8 @@ impl BlockDevices for LinuxBlockDevices {
         let mut ended = Vec::new();
         for (volume, slot) in self.slots() {
             let mut device = slot.lock().await;
-            let Some(mapped) = &*device else { continue };
+            let Some(mapped) = &mut *device else { continue };
+            mapped.jobs.clear();
             let detached = self.detach(&volume, &mapped.directory).await;
             if detached.is_ok() {
                 *device = None;

@@ -199,6 +199,44 @@ async fn a_loop_device_that_somebody_has_open_is_not_unmapped() {
     assert!(std::fs::symlink_metadata(pvc_ports::device_path(&volume)).is_err());
 }
 
+/// The next script got the path of a device that was about to go, and whose number another file
+/// could get.
+#[tokio::test(start_paused = true)]
+async fn a_device_that_could_not_be_unmapped_is_given_to_nobody_before_it_is() {
+    let directory = tempfile::tempdir().expect("there is room");
+    let volume = format!("scripts/part{}", std::process::id());
+    let storage = MemoryStorage::new();
+    storage.insert(&volume);
+    let volume = VolumeId::from_record(&volume).expect("well formed");
+    let loops = Arc::new(Mutex::new(Loops::default()));
+    let kernel = loops.clone();
+    let exec = ScriptedExec::new(move |command| {
+        kernel.lock().expect("no test panics while holding it").run(command)
+    });
+    let home = Home::make(directory.path()).expect("it can be made");
+    let devices = LinuxBlockDevices::new(home, Arc::new(storage), Arc::new(exec));
+    let is_open = |is: bool| loops.lock().expect("nobody holds it").is_open = is;
+    let another = JobId::from_bits(2);
+    for unmaps_all in [false, true] {
+        devices.map(&volume, &one()).await.expect("nobody has it");
+        is_open(true);
+        if unmaps_all {
+            let ended = devices.unmap_all().await;
+            assert!(matches!(&*ended, [Err(_)]), "{ended:?}");
+        } else {
+            devices.unmap(&volume, &one()).await.expect_err("it is mounted");
+        }
+        for job in [one(), another.clone()] {
+            let error = devices.map(&volume, &job).await.expect_err("it is still there");
+            assert!(error.to_string().contains("is still open"), "{error}");
+        }
+        is_open(false);
+        devices.map(&volume, &another).await.expect("nobody has it open");
+        devices.unmap(&volume, &another).await.expect("it is its own");
+        assert_eq!(loops.lock().expect("nobody holds it").files, BTreeMap::new());
+    }
+}
+
 /// Whoever unmapped the former volume could take the number for its own, and detach the other.
 #[tokio::test(start_paused = true)]
 async fn a_volume_does_not_get_the_number_of_a_device_that_another_has_not_unmapped_yet() {
