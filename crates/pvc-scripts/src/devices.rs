@@ -36,6 +36,9 @@ const VOLUME: &str = "volume";
 const PID: &str = "pid";
 const EXPORTED: &str = "exported";
 
+/// Words of the kernel behind the file of a loop device that is in no directory any more.
+const DELETED: &str = " (deleted)";
+
 /// Arguments of `rbd` that list what the kernel has mapped.
 const LIST_KERNEL_DEVICES: &[&str] = &["device", "list", "--format=json"];
 
@@ -282,19 +285,30 @@ impl LinuxBlockDevices {
                 MeasuredPlace::File { path, .. } => (Some(path), false),
                 MeasuredPlace::Rbd { .. } => (exported(), true),
             },
-            // Its file is gone, and the loop device has it still.
-            Err(_) => (None, true),
+            // Gone, or out of reach; what is exported is known all the same.
+            Err(_) => (exported(), true),
         };
         let device = device_path(volume);
         let target = fs::read_link(&device).ok();
         let is_loop = |path: &PathBuf| path.to_string_lossy().starts_with("/dev/loop");
         if let Some(target) = target.as_ref().filter(|path| is_loop(path)) {
             let target = target.display().to_string();
-            let of = self.file_of_loop(&target).await;
+            let backing = self.backing_of_loop(&target).await;
+            let of = backing.trim_end_matches(DELETED);
             // A device of that number may be another's by now.
-            let is_ours = file.as_ref().is_none_or(|file| Path::new(&of) == file);
+            let is_ours = match &file {
+                Some(file) => Path::new(of) == file,
+                None if of.is_empty() => false,
+                // Its file is gone, and the loop device has it still.
+                None if of.len() < backing.len() => true,
+                None => {
+                    let why = format!("its device `{target}` is on `{of}`: it may be another's");
+                    let volume = volume.clone();
+                    return Err(BlockDeviceError::Refused { volume, act: "unmapped", why });
+                }
+            };
             if !of.is_empty() && is_ours {
-                self.detach_loop(volume, &target, &of).await?;
+                self.detach_loop(volume, &target, of).await?;
             }
             unlink(volume, &device)?;
         } else if target.is_some() && file.is_none() {
@@ -342,9 +356,14 @@ impl LinuxBlockDevices {
 
     /// The file that a loop device is on; empty if it is on none.
     async fn file_of_loop(&self, device: &str) -> String {
+        self.backing_of_loop(device).await.trim_end_matches(DELETED).to_owned()
+    }
+
+    /// The same, with [`DELETED`] behind it if the file is gone.
+    async fn backing_of_loop(&self, device: &str) -> String {
         let args = ["--list", "--noheadings", "--output=BACK-FILE", device];
         let listed = self.exec_quietly("losetup", &args).await.unwrap_or_default();
-        listed.trim().trim_end_matches(" (deleted)").to_owned()
+        listed.trim().to_owned()
     }
 
     /// Ends the mount that is left of an export whose daemon was killed.

@@ -237,6 +237,42 @@ async fn a_device_that_could_not_be_unmapped_is_given_to_nobody_before_it_is() {
     }
 }
 
+/// Its number could have gone to another program's device after it was detached, which goes on
+/// while somebody has it open.
+#[tokio::test(start_paused = true)]
+async fn a_loop_device_is_left_if_nobody_knows_which_file_it_should_have() {
+    let directory = tempfile::tempdir().expect("there is room");
+    let volume = format!("scripts/unknown{}", std::process::id());
+    let storage = Arc::new(MemoryStorage::new());
+    storage.insert(&volume);
+    let volume = VolumeId::from_record(&volume).expect("well formed");
+    let loops = Arc::new(Mutex::new(Loops::default()));
+    let kernel = loops.clone();
+    let exec = ScriptedExec::new(move |command| {
+        kernel.lock().expect("no test panics while holding it").run(command)
+    });
+    let home = Home::make(directory.path()).expect("it can be made");
+    let devices = LinuxBlockDevices::new(home, storage.clone(), Arc::new(exec));
+    devices.map(&volume, &one()).await.expect("nobody has it");
+    storage.set_failing(true);
+    let error = devices.unmap(&volume, &one()).await.expect_err("it may be another's");
+    assert!(error.to_string().contains("it may be another's"), "{error}");
+    let file = loops.lock().expect("nobody holds it").files["/dev/loop77"].clone();
+    // Its own, which is gone.
+    let gone = format!("{file} (deleted)");
+    loops.lock().expect("nobody holds it").files.insert("/dev/loop77".to_owned(), gone);
+    devices.unmap(&volume, &one()).await.expect("nothing else is known of it");
+    assert_eq!(loops.lock().expect("nobody holds it").files, BTreeMap::new());
+
+    storage.set_failing(false);
+    devices.map(&volume, &one()).await.expect("nobody has it");
+    storage.set_failing(true);
+    devices.unmap(&volume, &one()).await.expect_err("it may be another's");
+    storage.set_failing(false);
+    devices.unmap(&volume, &one()).await.expect("it is of its file");
+    assert_eq!(loops.lock().expect("nobody holds it").files, BTreeMap::new());
+}
+
 /// Whoever unmapped the former volume could take the number for its own, and detach the other.
 #[tokio::test(start_paused = true)]
 async fn a_volume_does_not_get_the_number_of_a_device_that_another_has_not_unmapped_yet() {
