@@ -266,8 +266,11 @@ impl LinuxBlockDevices {
             passed_over.push(device);
         };
         for device in passed_over {
-            // What is left of it is found by its file when the volume is unmapped.
-            let _ = self.run(volume, "mapped", "losetup", &["--detach", &device]).await;
+            // Whoever unmaps the other volume may have detached it, and the number be another's. What
+            // is left of it is found by its file when the volume is unmapped.
+            if self.file_of_loop(&device).await == file {
+                let _ = self.run(volume, "mapped", "losetup", &["--detach", &device]).await;
+            }
         }
         let linked = link(volume, Path::new(&device));
         if linked.is_err() {

@@ -135,6 +135,8 @@ struct Loops {
     files: BTreeMap<String, String>,
     /// Whether somebody has the devices open, as a file system that is mounted.
     is_open: bool,
+    /// Whether the device that a file has goes to another file when it gets a second one.
+    hands_on: bool,
 }
 
 impl Loops {
@@ -148,6 +150,10 @@ impl Loops {
                 let is_free = |device: &String| !self.files.contains_key(device);
                 let mut devices = (77..).map(|number| format!("/dev/loop{number}"));
                 let device = devices.find(is_free).expect("there are numbers enough");
+                if self.hands_on {
+                    let former = self.files.values_mut().filter(|of| of.as_str() == file);
+                    former.for_each(|of| *of = "/another".to_owned());
+                }
                 self.files.insert(device.clone(), file.to_owned());
                 device
             }
@@ -298,6 +304,13 @@ async fn a_volume_does_not_get_the_number_of_a_device_that_another_has_not_unmap
     // Whoever had it open has closed it.
     *loops.lock().expect("nobody holds it") = Loops::default();
     devices.map(next, &one()).await.expect("nobody has it");
+    assert_eq!(linked(next), Some("/dev/loop78".into()));
+    // Once more, and now a third has the number by the time that it is to be given back.
+    devices.unmap(next, &one()).await.expect("nobody has it open");
+    loops.lock().expect("nobody holds it").hands_on = true;
+    devices.map(next, &one()).await.expect("nobody has it");
+    let another = loops.lock().expect("nobody holds it").files.remove("/dev/loop77");
+    assert_eq!(another.as_deref(), Some("/another"));
     assert_eq!(linked(next), Some("/dev/loop78".into()));
     devices.unmap(former, &one()).await.expect("nobody has it open");
     assert_eq!(linked(former), None);
