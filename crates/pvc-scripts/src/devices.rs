@@ -335,8 +335,11 @@ impl LinuxBlockDevices {
         end_export(volume, directory).await?;
         self.unmount_export(volume, directory).await?;
         let place = directory.to_owned();
-        let removed = aside(move || fs::remove_dir_all(place)).await;
-        removed.map_err(io_error(volume, "unmapped"))
+        match aside(move || fs::remove_dir_all(place)).await {
+            // It goes on when nobody waits for it any more: the last time it was called, perhaps.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(io_error(volume, "unmapped")),
+        }
     }
 
     /// Detaches a loop device, which is on `file`; that is empty if it is on none. While somebody

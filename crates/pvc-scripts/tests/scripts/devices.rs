@@ -387,6 +387,22 @@ async fn what_a_process_has_left_without_a_link_is_unmapped_by_the_next() {
     assert_eq!(world.mapped(), 0);
 }
 
+/// Nobody could map the volume again before the worker was started anew.
+#[tokio::test(start_paused = true)]
+async fn a_device_whose_directory_is_gone_already_is_unmapped() {
+    let world = World::new("gone", Kernel::default());
+    let home = Home::make(world.directory.path()).expect("it can be made");
+    let own = home.path().to_owned();
+    let exec = Arc::new(world.programs());
+    let devices = LinuxBlockDevices::new(home, world.storage.clone(), exec);
+    devices.map(&world.volume, &one()).await.expect("nobody has it");
+    std::fs::remove_dir_all(own.join("device-0")).expect("it is there");
+    devices.unmap(&world.volume, &one()).await.expect("it is its own");
+    assert_eq!(world.mapped(), 0);
+    devices.map(&world.volume, &one()).await.expect("nobody has it");
+    devices.unmap(&world.volume, &one()).await.expect("it is its own");
+}
+
 /// A process that hangs in the kernel is ended by no signal, and writes on when that answers.
 #[tokio::test(start_paused = true)]
 async fn what_a_process_has_mapped_is_not_left_over_while_the_process_is_still_there() {
