@@ -266,7 +266,7 @@ impl LinuxBlockDevices {
             passed_over.push(device);
         };
         for device in passed_over {
-            // Whoever unmaps the other volume may have detached it, and the number be another's. What
+            // Whoever unmaps the other volume may have detached it, and a third has it now. What
             // is left of it is found by its file when the volume is unmapped.
             if self.file_of_loop(&device).await == file {
                 let _ = self.run(volume, "mapped", "losetup", &["--detach", &device]).await;
@@ -310,7 +310,7 @@ impl LinuxBlockDevices {
                     return Err(BlockDeviceError::Refused { volume, act: "unmapped", why });
                 }
             };
-            if !of.is_empty() && is_ours {
+            if is_ours {
                 self.detach_loop(volume, &target, of).await?;
             }
             unlink(volume, &device)?;
