@@ -1,6 +1,7 @@
 //! Request bodies: never more than allowed, and what is too much is refused before it has come.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
@@ -8,30 +9,91 @@ use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use pvc_model::role::Role;
+use tokio::sync::Notify;
 
+use crate::auth::Caller;
 use crate::error::{ApiError, Result};
 
-/// Bytes of bodies that may be in memory at once, of all requests together.
+/// Bytes of bodies that may be in memory at once: so many for all requests together, half of them
+/// for those of one caller, and a quarter for those of all who may only read.
 #[derive(Debug)]
-pub struct Budget(Arc<Semaphore>);
+pub struct Budget(Arc<Room>);
 
 impl Budget {
     pub fn new(bytes: usize) -> Self {
-        Budget(Arc::new(Semaphore::new(bytes)))
+        Budget(Arc::new(Room { most: bytes, taken: Mutex::default(), freed: Notify::new() }))
     }
 
-    /// The share of a request of which nothing has come yet.
-    pub fn share(&self) -> Share {
-        Share { of: self.0.clone(), taken: None }
+    /// The share of a caller's request of which nothing has come yet.
+    pub fn share(&self, caller: &Caller) -> Share {
+        Share { of: self.0.clone(), caller: caller.clone(), taken: 0 }
     }
+}
+
+#[derive(Debug)]
+struct Room {
+    most: usize,
+    taken: Mutex<Taken>,
+    /// Wakes all who wait: a small body does not wait because a large one before it does.
+    freed: Notify,
+}
+
+/// Bytes that are taken of a budget.
+#[derive(Debug, Default)]
+struct Taken {
+    all: usize,
+    by_readers: usize,
+    by_each: BTreeMap<Arc<str>, usize>,
+}
+
+impl Room {
+    /// Takes so many bytes if they are free, and the caller may have them.
+    fn take(&self, caller: &Caller, bytes: usize) -> bool {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = taken.by_each.get(&caller.description).copied().unwrap_or(0);
+        let by_readers = if is_reader(caller) { taken.by_readers + bytes } else { 0 };
+        if taken.all + bytes > self.most
+            || own + bytes > self.most.div_ceil(2)
+            || by_readers > self.most.div_ceil(4)
+        {
+            return false;
+        }
+        taken.all += bytes;
+        if is_reader(caller) {
+            taken.by_readers += bytes;
+        }
+        *taken.by_each.entry(caller.description.clone()).or_default() += bytes;
+        true
+    }
+
+    fn give_back(&self, caller: &Caller, bytes: usize) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.all -= bytes;
+        if is_reader(caller) {
+            taken.by_readers -= bytes;
+        }
+        if let Some(own) = taken.by_each.get_mut(&caller.description) {
+            *own -= bytes;
+            if *own == 0 {
+                taken.by_each.remove(&caller.description);
+            }
+        }
+        drop(taken);
+        self.freed.notify_waiters();
+    }
+}
+
+fn is_reader(caller: &Caller) -> bool {
+    caller.role <= Role::Reader
 }
 
 /// Part of a budget that the body of one request has, until it is dropped.
 #[derive(Debug)]
 pub struct Share {
-    of: Arc<Semaphore>,
-    taken: Option<OwnedSemaphorePermit>,
+    of: Arc<Room>,
+    caller: Caller,
+    taken: usize,
 }
 
 /// Time that a body waits for what others have of the budget, and seconds after which it is worth
@@ -42,15 +104,27 @@ const RETRY_AFTER: u64 = 5;
 impl Share {
     /// Takes so many bytes more, as soon as they are free.
     async fn take(&mut self, bytes: usize) -> Result<()> {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let taking = self.of.clone().acquire_many_owned(bytes);
-        let taken = tokio::time::timeout(ROOM_TIME, taking).await.map_err(|_| no_room())?;
-        let more = taken.expect("nobody closes a budget");
-        match &mut self.taken {
-            Some(taken) => taken.merge(more),
-            None => self.taken = Some(more),
-        }
+        let taking = async {
+            loop {
+                // Before the look: what is freed after it is noticed.
+                let freed = self.of.freed.notified();
+                if self.of.take(&self.caller, bytes) {
+                    return;
+                }
+                freed.await;
+            }
+        };
+        tokio::time::timeout(ROOM_TIME, taking).await.map_err(|_| no_room())?;
+        self.taken += bytes;
         Ok(())
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if self.taken > 0 {
+            self.of.give_back(&self.caller, self.taken);
+        }
     }
 }
 
@@ -140,32 +214,96 @@ mod tests {
         Body::from(vec![b'x'; bytes])
     }
 
+    fn caller(name: &str, role: Role) -> Caller {
+        Caller { description: name.into(), role }
+    }
+
+    /// The share of a request of an administrator.
+    fn share(budget: &Budget, name: &str) -> Share {
+        budget.share(&caller(name, Role::Administrator))
+    }
+
+    fn taken(budget: &Budget) -> usize {
+        budget.0.taken.lock().unwrap().all
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_body_beyond_the_budget_is_refused_unless_others_are_gone_in_time() {
         let budget = Budget::new(100);
-        let (mut first, mut second) = (budget.share(), budget.share());
-        assert_eq!(read(body(60), 80, &mut first).await.unwrap().len(), 60);
-        let refusal = read(body(60), 80, &mut second).await.unwrap_err();
+        let [mut first, mut second, mut third] = ["a", "b", "c"].map(|name| share(&budget, name));
+        assert_eq!(read(body(50), 80, &mut first).await.unwrap().len(), 50);
+        assert_eq!(read(body(30), 80, &mut second).await.unwrap().len(), 30);
+        let refusal = read(body(40), 80, &mut third).await.unwrap_err();
         assert_eq!((refusal.status.as_u16(), refusal.retry_after), (503, Some(RETRY_AFTER)));
-        assert_eq!(read(body(40), 80, &mut second).await.unwrap().len(), 40);
-        drop(second);
+        assert_eq!(read(body(20), 80, &mut third).await.unwrap().len(), 20);
+        drop(third);
         let leaves = async {
             TokioClock::new().sleep(ROOM_TIME / 2).await;
             drop(first);
         };
-        let mut third = budget.share();
-        let (read, ()) = futures::join!(read(body(60), 80, &mut third), leaves);
-        assert_eq!(read.unwrap().len(), 60);
+        let mut fourth = share(&budget, "d");
+        let (read, ()) = futures::join!(read(body(40), 80, &mut fourth), leaves);
+        assert_eq!(read.unwrap().len(), 40);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_caller_does_not_get_all_of_the_budget() {
+        let budget = Budget::new(100);
+        let mut first = share(&budget, "a");
+        read(body(30), 80, &mut first).await.unwrap();
+        let mut second = share(&budget, "a");
+        read(body(30), 80, &mut second).await.unwrap_err();
+        read(body(20), 80, &mut second).await.unwrap();
+        read(body(50), 80, &mut share(&budget, "b")).await.unwrap();
+        drop(first);
+        read(body(30), 80, &mut second).await.unwrap();
+        drop(second);
+        assert_eq!(taken(&budget), 0);
+        assert!(budget.0.taken.lock().unwrap().by_each.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_who_may_only_read_together_get_a_quarter_of_the_budget() {
+        let budget = Budget::new(100);
+        let [mut first, mut second] =
+            ["a", "b"].map(|name| budget.share(&caller(name, Role::Reader)));
+        read(body(15), 80, &mut first).await.unwrap();
+        read(body(15), 80, &mut second).await.unwrap_err();
+        read(body(10), 80, &mut second).await.unwrap();
+        let operator = caller("c", Role::Operator);
+        read(body(50), 80, &mut budget.share(&operator)).await.unwrap();
+        drop(first);
+        read(body(15), 80, &mut second).await.unwrap();
+        drop(second);
+        assert_eq!(budget.0.taken.lock().unwrap().by_readers, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_small_body_does_not_wait_for_the_room_of_a_large_one_before_it() {
+        let budget = Budget::new(100);
+        let (mut first, mut second) = (share(&budget, "a"), share(&budget, "b"));
+        read(body(50), 80, &mut first).await.unwrap();
+        read(body(20), 80, &mut second).await.unwrap();
+        let (mut large, mut small) = (share(&budget, "c"), share(&budget, "d"));
+        let behind = async {
+            let clock = TokioClock::new();
+            clock.sleep(ROOM_TIME / 2).await;
+            let begun = clock.monotonic();
+            read(body(3), 80, &mut small).await.unwrap();
+            assert_eq!(clock.monotonic(), begun);
+        };
+        let (refused, ()) = futures::join!(read(body(40), 80, &mut large), behind);
+        assert_eq!(refused.unwrap_err().status, 503);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_is_refused_gives_back_what_has_come_of_it() {
-        let budget = Budget::new(100);
+        let budget = Budget::new(200);
         for limit in [80, 200] {
             let pieces = [60, 60].map(|bytes| Ok::<_, std::io::Error>(vec![b'x'; bytes]));
             let long = Body::from_stream(futures::stream::iter(pieces));
-            read(long, limit, &mut budget.share()).await.unwrap_err();
-            assert_eq!(budget.0.available_permits(), 100);
+            read(long, limit, &mut share(&budget, "a")).await.unwrap_err();
+            assert_eq!(taken(&budget), 0);
         }
     }
 }

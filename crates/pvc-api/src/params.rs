@@ -11,6 +11,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode};
 use pvc_api_types::param::{Given, Mistakes};
 
+use crate::auth::Caller;
 use crate::body::{self, Budget, Share};
 use crate::error::{ApiError, Result};
 use crate::settings::Limits;
@@ -21,16 +22,16 @@ const MAX_PARAMETERS: usize = 4096;
 /// The largest body of a request that needs no key.
 pub(crate) const UNAUTHENTICATED_BYTES: usize = 64 << 10;
 
-/// Everything that a request brought, and the share of the budget for bodies that it takes; `large`
-/// where the large limit on bodies applies.
+/// Everything that a request brought, and its share of the budget for bodies with what the body
+/// takes; `large` where the large limit on bodies applies.
 pub async fn given(
     request: Request,
     limits: &Limits,
-    budget: &Budget,
+    mut share: Share,
     large: bool,
 ) -> Result<(Given, Share)> {
     let limit = if large { limits.restore_bytes } else { limits.body_bytes };
-    let (mut given, mut share) = (Given::default(), budget.share());
+    let mut given = Given::default();
     add_urlencoded(&mut given, request.uri().query().unwrap_or_default().as_bytes())?;
     if request.method() != Method::GET && request.method() != Method::HEAD {
         let read = read_form(request, limit, &mut given, &mut share);
@@ -44,7 +45,9 @@ pub async fn given(
 /// of connections.
 pub async fn given_unauthenticated(request: Request, limits: &Limits) -> Result<Given> {
     let limit = limits.body_bytes.min(UNAUTHENTICATED_BYTES);
-    let (mut given, mut share) = (Given::default(), Budget::new(limit).share());
+    // One caller gets half of a budget.
+    let mut share = Budget::new(2 * limit).share(&Caller::anybody());
+    let mut given = Given::default();
     let read = read_form(request, limit, &mut given, &mut share);
     within(limits.unauthenticated_time, read).await?;
     Ok(given)

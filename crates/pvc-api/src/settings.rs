@@ -45,7 +45,8 @@ pub struct Limits {
     /// The largest body of a restore, in bytes.
     pub restore_bytes: usize,
     /// Number of bytes of all bodies that may be in memory at once. Files that are uploaded are not
-    /// among them, nor is what comes without a key.
+    /// among them, nor is what comes without a key. One caller may have half of them, and all who
+    /// may only read a quarter.
     pub bodies_bytes: usize,
     /// Time that a client may take for the head of a request, and to stay silent between two.
     pub head_time: Duration,

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::{Sessions, Tokens};
-use crate::body::Budget;
+use crate::body::{Budget, Share};
 use crate::cache::{Memo, VmCache};
 use crate::error::{ApiError, Result};
 use crate::metrics::{Scrapes, exported};
@@ -62,6 +62,9 @@ pub struct ApiState {
     machine: Option<Arc<dyn Network>>,
     exporters: Option<Arc<dyn Exporters>>,
     provisioner: Option<Provisioner>,
+    /// Memory for the body of a request, which counts until the request is answered and what it has
+    /// begun has come [to its end](ApiState::to_its_end).
+    body: Option<Arc<Share>>,
 }
 
 struct Shared {
@@ -138,7 +141,7 @@ impl ApiState {
             firewall,
             settings,
         });
-        ApiState { shared, store, machine: None, exporters: None, provisioner: None }
+        ApiState { shared, store, machine: None, exporters: None, provisioner: None, body: None }
     }
 
     /// The same for a machine that is alone: networks of VMs may not overlap those that it is in.
@@ -154,6 +157,11 @@ impl ApiState {
     /// The same with a provisioner; without it, what it keeps is refused.
     pub fn with_provisioner(self, provisioner: Option<Provisioner>) -> Self {
         ApiState { provisioner, ..self }
+    }
+
+    /// The same for a request whose body takes this memory.
+    pub(crate) fn with_body(self, body: Share) -> Self {
+        ApiState { body: Some(Arc::new(body)), ..self }
     }
 
     pub fn store(&self) -> &Store {
@@ -429,11 +437,18 @@ impl ApiState {
         self.outcome_within(time, change).await?.unwrap_or_else(|| Err(open_outcome(time)))
     }
 
-    /// Carries something out to its end, also when nobody waits for it any more.
+    /// Carries something out to its end, also when nobody waits for it any more. Until then the
+    /// body of the request counts, of which it may hold all.
     pub async fn to_its_end<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> T {
+        let body = self.body.clone();
+        let work = async move {
+            let done = work.await;
+            drop(body);
+            done
+        };
         match self.shared.changes.spawn(work).await {
             Ok(done) => done,
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),

@@ -19,14 +19,14 @@ use utoipa::openapi::OpenApi;
 
 use crate::answer::Answer;
 use crate::auth::Caller;
-use crate::body::Share;
 use crate::error::{ApiError, Result};
 use crate::state::ApiState;
 use crate::{openapi, params};
 
 /// Call of an operation.
 pub struct Ask<O: Operation> {
-    /// State of the API; in a dry run its store decides and writes nothing.
+    /// State of the API, with the memory that the parameters take; in a dry run its store decides
+    /// and writes nothing.
     pub api: ApiState,
     /// The variable parts of the path.
     pub at: O::At,
@@ -34,8 +34,6 @@ pub struct Ask<O: Operation> {
     pub caller: Caller,
     pub headers: HeaderMap,
     pub mode: Mode,
-    /// Memory that the parameters take, counted until the request is answered.
-    _body: Share,
 }
 
 /// Whether something is to be done, or only to be decided.
@@ -170,8 +168,8 @@ pub async fn ask<O: Operation>(api: ApiState, request: Request) -> Result<Ask<O>
     let headers = parts.headers.clone();
     let is_tried = parts.extensions.get::<Tried>().is_some();
     let request = Request::from_parts(parts, body);
-    let (limits, budget) = (&api.settings().limits, api.bodies());
-    let (given, body) = params::given(request, limits, budget, O::Params::LARGE).await?;
+    let (limits, share) = (&api.settings().limits, api.bodies().share(&caller));
+    let (given, body) = params::given(request, limits, share, O::Params::LARGE).await?;
     let mut mistakes = Mistakes::new();
     let params = O::Params::read(&given).map_err(|found| mistakes = found).ok();
     let dry_run = match O::DRY_RUN {
@@ -181,9 +179,10 @@ pub async fn ask<O: Operation>(api: ApiState, request: Request) -> Result<Ask<O>
     let (Some(params), Some(dry_run)) = (params, dry_run) else {
         return Err(params::refusal(mistakes));
     };
+    let api = api.with_body(body);
     let (api, mode) = match dry_run.0 || is_tried {
         true => (api.dry(), Mode::DryRun),
         false => (api, Mode::Do),
     };
-    Ok(Ask { api, at, params, caller, headers, mode, _body: body })
+    Ok(Ask { api, at, params, caller, headers, mode })
 }

@@ -49,6 +49,9 @@ use crate::share::Shared;
 use crate::spool::Nameless;
 pub use crate::spool::{Spool, require_room_for};
 
+/// The most memory of one `qemu-img`, in bytes; three may run at once: see [`Places`].
+pub const MOST_QEMU_BYTES: usize = 2 << 30;
+
 /// The most bytes of one piece.
 pub const MOST_PIECE_BYTES: usize = 1 << 20;
 

@@ -9,11 +9,9 @@ use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::Command;
 
+use crate::MOST_QEMU_BYTES;
 use crate::error::{ImageError, io};
 use crate::spool::Nameless;
-
-/// Address space of a `qemu-img`.
-const MOST_MEMORY: u64 = 2 << 30;
 
 /// Length to which its output is kept, and that of a line of a list.
 const MOST_SAID: u64 = 64 << 10;
@@ -45,7 +43,7 @@ fn command(args: &[&str], deadline: Duration, most_written: u64) -> Command {
     command
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"])
         .args(["--pdeathsig=KILL", "--"])
-        .args(["prlimit", &format!("--as={MOST_MEMORY}"), "--core=0", "--nofile=64"])
+        .args(["prlimit", &format!("--as={MOST_QEMU_BYTES}"), "--core=0", "--nofile=64"])
         .args([format!("--cpu={}", deadline.as_secs()), format!("--fsize={most_written}")])
         .args(["--", "nice", "-n", "10", "qemu-img"])
         .args(args)

@@ -36,6 +36,9 @@ const VOLUME: &str = "volume";
 const PID: &str = "pid";
 const EXPORTED: &str = "exported";
 
+/// Words of the kernel behind the file of a loop device that is in no directory any more.
+const DELETED: &str = " (deleted)";
+
 /// Arguments of `rbd` that list what the kernel has mapped.
 const LIST_KERNEL_DEVICES: &[&str] = &["device", "list", "--format=json"];
 
@@ -60,7 +63,7 @@ type Slot = Arc<tokio::sync::Mutex<Option<Device>>>;
 /// A device of this process.
 struct Device {
     directory: PathBuf,
-    /// The jobs that have it; none if it was made in part, and could not be taken back yet.
+    /// The jobs that have it; none if it was made in part, or taken back in part.
     jobs: BTreeSet<JobId>,
 }
 
@@ -263,8 +266,11 @@ impl LinuxBlockDevices {
             passed_over.push(device);
         };
         for device in passed_over {
-            // What is left of it is found by its file when the volume is unmapped.
-            let _ = self.run(volume, "mapped", "losetup", &["--detach", &device]).await;
+            // Whoever unmaps the other volume may have detached it, and a third has it now. What
+            // is left of it is found by its file when the volume is unmapped.
+            if self.file_of_loop(&device).await == file {
+                let _ = self.run(volume, "mapped", "losetup", &["--detach", &device]).await;
+            }
         }
         let linked = link(volume, Path::new(&device));
         if linked.is_err() {
@@ -282,19 +288,30 @@ impl LinuxBlockDevices {
                 MeasuredPlace::File { path, .. } => (Some(path), false),
                 MeasuredPlace::Rbd { .. } => (exported(), true),
             },
-            // Its file is gone, and the loop device has it still.
-            Err(_) => (None, true),
+            // Gone, or out of reach; what is exported is known all the same.
+            Err(_) => (exported(), true),
         };
         let device = device_path(volume);
         let target = fs::read_link(&device).ok();
         let is_loop = |path: &PathBuf| path.to_string_lossy().starts_with("/dev/loop");
         if let Some(target) = target.as_ref().filter(|path| is_loop(path)) {
             let target = target.display().to_string();
-            let of = self.file_of_loop(&target).await;
+            let backing = self.backing_of_loop(&target).await;
+            let of = backing.trim_end_matches(DELETED);
             // A device of that number may be another's by now.
-            let is_ours = file.as_ref().is_none_or(|file| Path::new(&of) == file);
-            if !of.is_empty() && is_ours {
-                self.detach_loop(volume, &target, &of).await?;
+            let is_ours = match &file {
+                Some(file) => Path::new(of) == file,
+                None if of.is_empty() => false,
+                // Its file is gone, and the loop device has it still.
+                None if of.len() < backing.len() => true,
+                None => {
+                    let why = format!("its device `{target}` is on `{of}`: it may be another's");
+                    let volume = volume.clone();
+                    return Err(BlockDeviceError::Refused { volume, act: "unmapped", why });
+                }
+            };
+            if is_ours {
+                self.detach_loop(volume, &target, of).await?;
             }
             unlink(volume, &device)?;
         } else if target.is_some() && file.is_none() {
@@ -318,8 +335,11 @@ impl LinuxBlockDevices {
         end_export(volume, directory).await?;
         self.unmount_export(volume, directory).await?;
         let place = directory.to_owned();
-        let removed = aside(move || fs::remove_dir_all(place)).await;
-        removed.map_err(io_error(volume, "unmapped"))
+        match aside(move || fs::remove_dir_all(place)).await {
+            // It goes on when nobody waits for it any more: the last time it was called, perhaps.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(io_error(volume, "unmapped")),
+        }
     }
 
     /// Detaches a loop device, which is on `file`; that is empty if it is on none. While somebody
@@ -342,9 +362,14 @@ impl LinuxBlockDevices {
 
     /// The file that a loop device is on; empty if it is on none.
     async fn file_of_loop(&self, device: &str) -> String {
+        self.backing_of_loop(device).await.trim_end_matches(DELETED).to_owned()
+    }
+
+    /// The same, with [`DELETED`] behind it if the file is gone.
+    async fn backing_of_loop(&self, device: &str) -> String {
         let args = ["--list", "--noheadings", "--output=BACK-FILE", device];
         let listed = self.exec_quietly("losetup", &args).await.unwrap_or_default();
-        listed.trim().trim_end_matches(" (deleted)").to_owned()
+        listed.trim().to_owned()
     }
 
     /// Ends the mount that is left of an export whose daemon was killed.
@@ -516,10 +541,12 @@ impl BlockDevices for LinuxBlockDevices {
     async fn unmap(&self, volume: &VolumeId, job: &JobId) -> Result<()> {
         let slot = self.slot(volume);
         let mut device = slot.lock().await;
-        // One that was made in part is whoever's it is who asks.
+        // One that is there in part is whoever's it is who asks.
         let is_meant = |it: &&mut Device| it.jobs.is_empty() || it.jobs.contains(job);
         let Some(mapped) = device.as_mut().filter(is_meant) else { return Ok(()) };
         if mapped.jobs.len() <= 1 {
+            // Whatever comes of it, nobody is to be given the device as it is then.
+            mapped.jobs.clear();
             self.detach(volume, &mapped.directory).await?;
             *device = None;
         } else {
@@ -532,7 +559,8 @@ impl BlockDevices for LinuxBlockDevices {
         let mut ended = Vec::new();
         for (volume, slot) in self.slots() {
             let mut device = slot.lock().await;
-            let Some(mapped) = &*device else { continue };
+            let Some(mapped) = &mut *device else { continue };
+            mapped.jobs.clear();
             let detached = self.detach(&volume, &mapped.directory).await;
             if detached.is_ok() {
                 *device = None;

@@ -401,33 +401,71 @@ async fn a_body_that_is_too_large_is_refused_announced_or_not() {
         .refused(413);
 }
 
+/// Settings with 1 MiB for all bodies, and one more key, `third-key`.
+fn with_little_memory(role: Role) -> ApiSettings {
+    let limits = Limits { bodies_bytes: 1 << 20, ..settings().limits };
+    let mut tokens = settings().tokens.unwrap();
+    tokens.push(Token { description: "third".into(), secret: "third-key".into(), role });
+    ApiSettings { limits, tokens: Some(tokens), ..settings() }
+}
+
+/// A form that begins with so many KiB, and then nothing more comes.
+fn unfinished(kib: usize) -> Body {
+    let begin = futures::stream::iter([Ok::<_, std::io::Error>(vec![b'a'; kib << 10])]);
+    Body::from_stream(begin.chain(futures::stream::pending()))
+}
+
+/// A request with a form.
+fn form(key: &str, path: &str, body: Body) -> Request<Body> {
+    let request = Request::post(format!("/api/v1{path}")).header("X-Api-Key", key);
+    request.header("Content-Type", "application/x-www-form-urlencoded").body(body).unwrap()
+}
+
 #[tokio::test(start_paused = true)]
 async fn bodies_beyond_the_memory_for_all_of_them_are_refused_until_others_are_gone() {
-    let limits = Limits { bodies_bytes: 1 << 20, ..settings().limits };
-    let api = start(&Shape::with_vms(1).dump(), ApiSettings { limits, ..settings() }).await;
-    let post = async |body: Body| {
-        let kind = "application/x-www-form-urlencoded";
-        let request = request(Method::POST, "/status").header("Content-Type", kind);
-        api.send(request.body(body).unwrap()).await
-    };
+    let settings = with_little_memory(Role::Administrator);
+    let api = start(&Shape::with_vms(1).dump(), settings).await;
+    let post = async |key: &str, body: Body| api.send(form(key, "/status", body)).await;
     let large = || Body::from("a".repeat(200 << 10));
-    // Most of the memory, and then nothing more.
-    let begin = futures::stream::iter([Ok::<_, std::io::Error>(vec![b'a'; 900 << 10])]);
-    let unfinished = post(Body::from_stream(begin.chain(futures::stream::pending())));
     let others = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let reply = post(large()).await;
+        let reply = post("third-key", large()).await;
         assert_eq!(reply.headers["Retry-After"], "5");
         assert!(reply.refused(503).contains("take all the memory"));
-        post(Body::from("a=b")).await.refused(400);
+        post("third-key", Body::from("a=b")).await.refused(400);
+        // There is room, but not for who has half of all.
+        post(KEY, Body::from("a".repeat(20 << 10))).await.refused(503);
+        post("third-key", Body::from("a".repeat(20 << 10))).await.refused(400);
         api.get("/vm").await.ok();
+    };
+    // Most of the memory.
+    tokio::select! {
+        biased;
+        reply = post(KEY, unfinished(500)) => panic!("{reply:?}"),
+        reply = post("another-key", unfinished(400)) => panic!("{reply:?}"),
+        () = others => {}
+    }
+    post("third-key", large()).await.refused(400);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_may_only_read_leaves_others_the_memory_for_their_bodies() {
+    let settings = with_little_memory(Role::Reader);
+    let api = start(&Shape::with_vms(1).dump(), settings).await;
+    // It changes nothing, and has a body all the same.
+    let check =
+        async |kib: usize| api.send(form("third-key", "/vm/vm00000/check", unfinished(kib))).await;
+    let others = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        check(100).await.refused(503);
+        let large = Body::from("a".repeat(500 << 10));
+        api.send(form(KEY, "/status", large)).await.refused(400);
     };
     tokio::select! {
         biased;
-        reply = unfinished => panic!("{reply:?}"),
+        reply = check(200) => panic!("{reply:?}"),
         () = others => {}
     }
-    post(large()).await.refused(400);
 }
 
 /// Restores with the limits that the daemon has: the other tests have smaller ones, to be quick.

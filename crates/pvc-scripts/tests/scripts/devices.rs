@@ -135,6 +135,8 @@ struct Loops {
     files: BTreeMap<String, String>,
     /// Whether somebody has the devices open, as a file system that is mounted.
     is_open: bool,
+    /// Whether the device that a file has goes to another file when it gets a second one.
+    hands_on: bool,
 }
 
 impl Loops {
@@ -148,6 +150,10 @@ impl Loops {
                 let is_free = |device: &String| !self.files.contains_key(device);
                 let mut devices = (77..).map(|number| format!("/dev/loop{number}"));
                 let device = devices.find(is_free).expect("there are numbers enough");
+                if self.hands_on {
+                    let former = self.files.values_mut().filter(|of| of.as_str() == file);
+                    former.for_each(|of| *of = "/another".to_owned());
+                }
                 self.files.insert(device.clone(), file.to_owned());
                 device
             }
@@ -199,6 +205,80 @@ async fn a_loop_device_that_somebody_has_open_is_not_unmapped() {
     assert!(std::fs::symlink_metadata(pvc_ports::device_path(&volume)).is_err());
 }
 
+/// The next script got the path of a device that was about to go, and whose number another file
+/// could get.
+#[tokio::test(start_paused = true)]
+async fn a_device_that_could_not_be_unmapped_is_given_to_nobody_before_it_is() {
+    let directory = tempfile::tempdir().expect("there is room");
+    let volume = format!("scripts/part{}", std::process::id());
+    let storage = MemoryStorage::new();
+    storage.insert(&volume);
+    let volume = VolumeId::from_record(&volume).expect("well formed");
+    let loops = Arc::new(Mutex::new(Loops::default()));
+    let kernel = loops.clone();
+    let exec = ScriptedExec::new(move |command| {
+        kernel.lock().expect("no test panics while holding it").run(command)
+    });
+    let home = Home::make(directory.path()).expect("it can be made");
+    let devices = LinuxBlockDevices::new(home, Arc::new(storage), Arc::new(exec));
+    let is_open = |is: bool| loops.lock().expect("nobody holds it").is_open = is;
+    let another = JobId::from_bits(2);
+    for unmaps_all in [false, true] {
+        devices.map(&volume, &one()).await.expect("nobody has it");
+        is_open(true);
+        if unmaps_all {
+            let ended = devices.unmap_all().await;
+            assert!(matches!(&*ended, [Err(_)]), "{ended:?}");
+        } else {
+            devices.unmap(&volume, &one()).await.expect_err("it is mounted");
+        }
+        for job in [one(), another.clone()] {
+            let error = devices.map(&volume, &job).await.expect_err("it is still there");
+            assert!(error.to_string().contains("is still open"), "{error}");
+        }
+        is_open(false);
+        devices.map(&volume, &another).await.expect("nobody has it open");
+        devices.unmap(&volume, &another).await.expect("it is its own");
+        assert_eq!(loops.lock().expect("nobody holds it").files, BTreeMap::new());
+    }
+}
+
+/// Its number could have gone to another program's device after it was detached, which goes on
+/// while somebody has it open.
+#[tokio::test(start_paused = true)]
+async fn a_loop_device_is_left_if_nobody_knows_which_file_it_should_have() {
+    let directory = tempfile::tempdir().expect("there is room");
+    let volume = format!("scripts/unknown{}", std::process::id());
+    let storage = Arc::new(MemoryStorage::new());
+    storage.insert(&volume);
+    let volume = VolumeId::from_record(&volume).expect("well formed");
+    let loops = Arc::new(Mutex::new(Loops::default()));
+    let kernel = loops.clone();
+    let exec = ScriptedExec::new(move |command| {
+        kernel.lock().expect("no test panics while holding it").run(command)
+    });
+    let home = Home::make(directory.path()).expect("it can be made");
+    let devices = LinuxBlockDevices::new(home, storage.clone(), Arc::new(exec));
+    devices.map(&volume, &one()).await.expect("nobody has it");
+    storage.set_failing(true);
+    let error = devices.unmap(&volume, &one()).await.expect_err("it may be another's");
+    assert!(error.to_string().contains("it may be another's"), "{error}");
+    let file = loops.lock().expect("nobody holds it").files["/dev/loop77"].clone();
+    // Its own, which is gone.
+    let gone = format!("{file} (deleted)");
+    loops.lock().expect("nobody holds it").files.insert("/dev/loop77".to_owned(), gone);
+    devices.unmap(&volume, &one()).await.expect("nothing else is known of it");
+    assert_eq!(loops.lock().expect("nobody holds it").files, BTreeMap::new());
+
+    storage.set_failing(false);
+    devices.map(&volume, &one()).await.expect("nobody has it");
+    storage.set_failing(true);
+    devices.unmap(&volume, &one()).await.expect_err("it may be another's");
+    storage.set_failing(false);
+    devices.unmap(&volume, &one()).await.expect("it is of its file");
+    assert_eq!(loops.lock().expect("nobody holds it").files, BTreeMap::new());
+}
+
 /// Whoever unmapped the former volume could take the number for its own, and detach the other.
 #[tokio::test(start_paused = true)]
 async fn a_volume_does_not_get_the_number_of_a_device_that_another_has_not_unmapped_yet() {
@@ -224,6 +304,13 @@ async fn a_volume_does_not_get_the_number_of_a_device_that_another_has_not_unmap
     // Whoever had it open has closed it.
     *loops.lock().expect("nobody holds it") = Loops::default();
     devices.map(next, &one()).await.expect("nobody has it");
+    assert_eq!(linked(next), Some("/dev/loop78".into()));
+    // Once more, and now a third has the number by the time that it is to be given back.
+    devices.unmap(next, &one()).await.expect("nobody has it open");
+    loops.lock().expect("nobody holds it").hands_on = true;
+    devices.map(next, &one()).await.expect("nobody has it");
+    let another = loops.lock().expect("nobody holds it").files.remove("/dev/loop77");
+    assert_eq!(another.as_deref(), Some("/another"));
     assert_eq!(linked(next), Some("/dev/loop78".into()));
     devices.unmap(former, &one()).await.expect("nobody has it open");
     assert_eq!(linked(former), None);
@@ -298,6 +385,22 @@ async fn what_a_process_has_left_without_a_link_is_unmapped_by_the_next() {
     let ended = world.process().unmap_left_over().await;
     assert!(matches!(&*ended, [Ok(_)]), "{ended:?}");
     assert_eq!(world.mapped(), 0);
+}
+
+/// Nobody could map the volume again before the worker was started anew.
+#[tokio::test(start_paused = true)]
+async fn a_device_whose_directory_is_gone_already_is_unmapped() {
+    let world = World::new("gone", Kernel::default());
+    let home = Home::make(world.directory.path()).expect("it can be made");
+    let own = home.path().to_owned();
+    let exec = Arc::new(world.programs());
+    let devices = LinuxBlockDevices::new(home, world.storage.clone(), exec);
+    devices.map(&world.volume, &one()).await.expect("nobody has it");
+    std::fs::remove_dir_all(own.join("device-0")).expect("it is there");
+    devices.unmap(&world.volume, &one()).await.expect("it is its own");
+    assert_eq!(world.mapped(), 0);
+    devices.map(&world.volume, &one()).await.expect("nobody has it");
+    devices.unmap(&world.volume, &one()).await.expect("it is its own");
 }
 
 /// A process that hangs in the kernel is ended by no signal, and writes on when that answers.

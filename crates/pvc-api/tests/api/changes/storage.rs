@@ -306,6 +306,31 @@ async fn what_takes_long_goes_on_and_says_so() {
     api.post("/storage/ceph/volume/vms/other?size=1M").await.ok();
 }
 
+/// Who hung up and came again could fill the memory with bodies of which nobody knew.
+#[tokio::test(start_paused = true)]
+async fn a_body_counts_until_the_change_that_it_is_for_has_ended() {
+    let limits = Limits { bodies_bytes: 1 << 20, ..settings().limits };
+    let settings = ApiSettings { limits, ..settings() };
+    let api = Arc::new(start(&Shape::with_vms(0).dump(), settings).await);
+    let gate = Gate::closing_at(1);
+    api.storage.set_gate(gate.clone());
+    let large = "a".repeat(400 << 10);
+    let client = tokio::spawn({
+        let (api, large) = (api.clone(), large.clone());
+        let path = "/storage/ceph/volume/vms/data?size=1M";
+        async move { api.form(Method::POST, path, "unknown", &large).await }
+    });
+    let is_at_it = || gate.is_closed();
+    pvc_testkit::eventually("the storage is at it", Duration::from_secs(20), is_at_it).await;
+    client.abort();
+    assert!(client.await.unwrap_err().is_cancelled());
+    api.form(Method::POST, "/status", "unknown", &large).await.refused(503);
+    gate.open();
+    api.state.changes_done().await;
+    api.form(Method::POST, "/status", "unknown", &large).await.refused(400);
+    assert_eq!(api.names("/storage/ceph/volume").await, ["data"]);
+}
+
 #[tokio::test]
 async fn a_removed_volume_is_listed_restored_and_purged() {
     let api = with_data().await;
