@@ -150,7 +150,7 @@ pub struct History {
     taken_up: Option<(i32, Duration)>,
     /// Number of times in a row that its BMC said that the power is off.
     found_off: u32,
-    /// Whether its BMC gave no answer when it was asked last, and no attempt has failed by that yet.
+    /// Whether its BMC gave no answer when it was asked last, and no attempt has failed by that.
     no_answer: bool,
     /// Power was cut, and the BMC says so.
     cut_off: bool,

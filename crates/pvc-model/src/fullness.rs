@@ -25,8 +25,8 @@ const FEWEST: usize = 6;
 /// Time after which nothing is predicted, in seconds: ten years at today's rate mean nothing.
 const FORESEEABLE: f64 = (3650 * DAY) as f64;
 
-/// Part of what a pool can hold by which it has to be below a mark before it is told to be: what
-/// comes and goes at the mark is not told again and again.
+/// Part of what a pool can hold by which it has to be below a mark before its fault goes: what
+/// comes and goes at the mark is not one again and again.
 const MARGIN: f64 = 0.02;
 
 /// Content of a pool at a moment.
@@ -164,17 +164,17 @@ pub fn predict(record: &FullnessRecord, stored_bytes: u64, free_bytes: u64) -> F
     Forecast { state, history, growth_per_day, nearfull_in, backfillfull_in, full_in }
 }
 
-/// State of a pool that operators are to be told, where they have been `told` another: a worse one
-/// at once, a better one when the pool is well below the mark.
-pub fn state_to_tell(
+/// State of a pool that is to be a fault, where the one `before` was another: a worse one at once, a
+/// better one when the pool is well below the mark.
+pub fn state_of_fault(
     ratios: Ratios,
     stored_bytes: u64,
     free_bytes: u64,
-    told: FullState,
+    before: FullState,
 ) -> FullState {
     let (stored, holds) = (stored_bytes as f64, stored_bytes as f64 + free_bytes as f64);
     let with_margin = state(ratios, stored + holds * MARGIN, holds);
-    state(ratios, stored, holds).max(told.min(with_margin))
+    state(ratios, stored, holds).max(before.min(with_margin))
 }
 
 fn state(ratios: Ratios, stored: f64, holds: f64) -> FullState {
@@ -309,9 +309,9 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_at_a_mark_is_told_once() {
+    fn a_pool_at_a_mark_is_one_fault() {
         use FullState::{Backfillfull, Full, Nearfull, Ok};
-        for (percent, told, expected) in [
+        for (percent, before, expected) in [
             (84, Ok, Ok),
             (85, Ok, Nearfull),
             (84, Nearfull, Nearfull),
@@ -324,10 +324,10 @@ mod tests {
             (89, Full, Backfillfull),
             (60, Full, Ok),
         ] {
-            let found = state_to_tell(Ratios::OF_DIRECTORY, percent, 100 - percent, told);
-            assert_eq!(found, expected, "{percent} after {told}");
+            let found = state_of_fault(Ratios::OF_DIRECTORY, percent, 100 - percent, before);
+            assert_eq!(found, expected, "{percent} after {before}");
         }
-        assert_eq!(state_to_tell(Ratios::default(), 0, 0, Full), Ok, "it is not in use");
+        assert_eq!(state_of_fault(Ratios::default(), 0, 0, Full), Ok, "it is not in use");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::fault_id;
-use pvc_model::fullness::{FullState, FullnessRecord, predict, state_to_tell};
+use pvc_model::fullness::{FullState, FullnessRecord, predict, state_of_fault};
 use pvc_model::size::format_size;
 use pvc_ports::PoolInfo;
 use pvc_role::{Alarm, Context};
@@ -38,7 +38,7 @@ const FULL_CHECKS: &[&str] = &["OSD_FULL", "POOL_FULL"];
 /// again and again while data moves.
 const QUIET: Duration = Duration::from_secs(600);
 
-/// What helps, whatever is full.
+/// Advice that helps whatever is full.
 const ADVICE: &str = "`pvc storage util` shows what grows and which snapshots hold the space; \
                       remove snapshots and volumes, `pvc storage trash purge` what is in the \
                       trash, or add room";
@@ -104,7 +104,7 @@ fn troubles(view: &Cluster, pools: &[PoolInfo]) -> BTreeMap<String, Option<Strin
     let mut all: BTreeMap<String, Option<String>> = BTreeMap::new();
     for pool in pools.iter().filter(|pool| view.pools.contains_key(&pool.name)) {
         let [nearfull, full] = ids(pool.name.as_str());
-        let told = if view.faults.contains_key(&full) {
+        let before = if view.faults.contains_key(&full) {
             FullState::Full
         } else if view.faults.contains_key(&nearfull) {
             FullState::Nearfull
@@ -113,7 +113,7 @@ fn troubles(view: &Cluster, pools: &[PoolInfo]) -> BTreeMap<String, Option<Strin
         };
         let record = view.fullness.get(&pool.name).map(|record| (**record).clone());
         let record = record.unwrap_or_default();
-        let state = state_to_tell(record.ratios, pool.stored_bytes, pool.free_bytes, told);
+        let state = state_of_fault(record.ratios, pool.stored_bytes, pool.free_bytes, before);
         for (id, from) in [(nearfull, FullState::Nearfull), (full, FullState::Full)] {
             let trouble = (state >= from).then(|| in_words(pool, &record, state));
             // Two names may make one identifier.
@@ -247,8 +247,8 @@ mod tests {
 
     #[test]
     fn the_message_says_how_full_the_pool_is_and_what_helps() {
-        let told = troubles(&view(&["vms"], &[]), &[filled("vms", 90)]);
-        let message = told["POOL_NEARFULL_VMS"].as_deref().expect("it is nearly full");
+        let all = troubles(&view(&["vms"], &[]), &[filled("vms", 90)]);
+        let message = all["POOL_NEARFULL_VMS"].as_deref().expect("it is nearly full");
         let words = "pool vms is nearly full: 90.0 % are used, 10G free. `pvc storage util`";
         assert!(message.starts_with(words), "{message}");
     }

@@ -30,7 +30,7 @@ pub struct Sightings {
     nodes: BTreeMap<NodeName, Sighting>,
     /// Nodes without a sign of life since this observer has begun to look, in whatever session.
     unheard: BTreeMap<NodeName, Unheard>,
-    heard: BTreeSet<NodeName>,
+    showed_life: BTreeSet<NodeName>,
 }
 
 /// Node that an observer knows from the records alone.
@@ -143,9 +143,9 @@ impl Sightings {
     /// another session.
     fn listen_to_the_unheard(&mut self, cluster: &Cluster, listened: Duration) {
         self.unheard.retain(|name, _| cluster.nodes.contains_key(name));
-        self.heard.retain(|name| cluster.nodes.contains_key(name));
+        self.showed_life.retain(|name| cluster.nodes.contains_key(name));
         for (name, node) in &cluster.nodes {
-            if self.heard.contains(name) {
+            if self.showed_life.contains(name) {
                 continue;
             }
             let Some(unheard) = self.unheard.get_mut(name) else {
@@ -156,7 +156,7 @@ impl Sightings {
             };
             if unheard.stamp != node.keepalives || says_it_lives(&unheard.state, node) {
                 self.unheard.remove(name);
-                self.heard.insert(name.clone());
+                self.showed_life.insert(name.clone());
             } else {
                 unheard.state = node.daemon_state.clone();
                 unheard.listened += listened;

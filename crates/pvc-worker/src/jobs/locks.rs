@@ -32,7 +32,7 @@ pub(crate) struct Flush {
     volume: VolumeId,
 }
 
-/// What became of the locks on one volume.
+/// Outcome for the locks on one volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Flushed {

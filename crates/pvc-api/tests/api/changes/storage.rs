@@ -306,7 +306,7 @@ async fn what_takes_long_goes_on_and_says_so() {
     api.post("/storage/ceph/volume/vms/other?size=1M").await.ok();
 }
 
-/// Who hung up and came again could fill the memory with bodies of which nobody knew.
+/// A client that hung up and came again could fill the memory with bodies that were not counted.
 #[tokio::test(start_paused = true)]
 async fn a_body_counts_until_the_change_that_it_is_for_has_ended() {
     let limits = Limits { bodies_bytes: 1 << 20, ..settings().limits };

@@ -68,7 +68,7 @@ fn whose_first_sign_of_life_is_missing_has_ten_minutes_since_its_observer_looks(
 }
 
 #[test]
-fn off_is_a_proof_at_once_of_a_node_that_was_never_heard() {
+fn off_is_a_proof_at_once_of_a_node_without_a_sign_of_life() {
     let mut fencer = suspected();
     for _ in 0..2 {
         assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
@@ -81,7 +81,7 @@ fn off_is_a_proof_at_once_of_a_node_that_was_never_heard() {
 }
 
 #[test]
-fn a_stamp_in_the_ten_minutes_ends_it_and_the_next_silence_is_that_of_a_node_that_was_heard() {
+fn a_stamp_ends_the_ten_minutes_and_the_next_silence_has_no_others() {
     let mut fencer = suspected();
     fencer.after(300);
     fencer.edit("hv2", |node| (node.daemon_state, node.keepalives) = (DaemonState::Run, 6));
@@ -95,9 +95,9 @@ fn a_stamp_in_the_ten_minutes_ends_it_and_the_next_silence_is_that_of_a_node_tha
 }
 
 #[test]
-fn of_a_bmc_that_does_not_answer_an_operator_hears_while_its_power_is_not_cut_yet() {
+fn a_bmc_that_does_not_answer_is_a_fault_while_the_power_is_not_cut_yet() {
     let mut fencer = suspected();
-    let (mut told, mut unanswered) = (Vec::new(), 0);
+    let (mut raised, mut unanswered) = (Vec::new(), 0);
     for second in 0..540 {
         let now = fencer.now;
         match fencer.steps_for("hv2") {
@@ -106,9 +106,9 @@ fn of_a_bmc_that_does_not_answer_an_operator_hears_while_its_power_is_not_cut_ye
                 fencer.history("hv2").note_power(None, now, INTERVAL);
             }
             Some(Step::NoAnswer { stamp: 7 }) => {
-                assert!(unanswered > 0, "{second}: each question fails once: {told:?}");
+                assert!(unanswered > 0, "{second}: each question fails once: {raised:?}");
                 unanswered = 0;
-                told.push(second);
+                raised.push(second);
                 fencer.history("hv2").could_not_be_cut_off(now);
             }
             None => {}
@@ -116,8 +116,8 @@ fn of_a_bmc_that_does_not_answer_an_operator_hears_while_its_power_is_not_cut_ye
         }
         fencer.after(1);
     }
-    assert!(told[0] > 30 && told[0] <= 36, "after its saving throws: {told:?}");
-    assert!(told[3] - told[0] >= 15, "four questions, one interval each: {told:?}");
+    assert!(raised[0] > 30 && raised[0] <= 36, "after its saving throws: {raised:?}");
+    assert!(raised[3] - raised[0] >= 15, "four questions, one interval each: {raised:?}");
     assert!(fencer.history("hv2").failed_attempts() >= ATTEMPTS, "another one may reach it");
     let cut = cut_after(&mut suspected(), None).expect("its ten minutes end");
     assert!((570..=600).contains(&cut), "at its next attempt: {cut}");
