@@ -164,8 +164,8 @@ pub fn predict(record: &FullnessRecord, stored_bytes: u64, free_bytes: u64) -> F
     Forecast { state, history, growth_per_day, nearfull_in, backfillfull_in, full_in }
 }
 
-/// State of a pool that is to be a fault, where the one `before` was another: a worse one at once, a
-/// better one when the pool is well below the mark.
+/// State of a pool that is to be a fault, where the one `before` was another: a worse one at once,
+/// a better one when the pool is well below the mark.
 pub fn state_of_fault(
     ratios: Ratios,
     stored_bytes: u64,
