@@ -113,11 +113,7 @@ async fn is_due_still(context: &Context, entry: &TrashedVolume) -> Result<Due, S
     }
     // The storage is asked only where a VM names the volume.
     if is_needed(&view, &id, false) {
-        let is_there = match context.ports.storage.volume(&id).await {
-            Ok(_) => true,
-            Err(StorageError::NoVolume { .. }) => false,
-            Err(error) => return Err(error),
-        };
+        let is_there = pvc_ops::storage::exists(context.ports.storage.as_ref(), &id).await?;
         if is_needed(&view, &id, is_there) {
             return Ok(Due::Needed);
         }

@@ -197,8 +197,8 @@ fn the_first_device_of_an_empty_vm_can_be_added() {
     assert_eq!(bare.add_disk(&new), Err(EditError::NoDevices));
 }
 
-#[test]
-fn a_host_with_everything_gets_the_text_itself() {
+/// The text of a domain for a host with KVM and everything that it asks for.
+fn for_kvm(domain: &Domain) -> String {
     let host = ForHost {
         domain_type: "kvm",
         emulator: "/usr/bin/qemu-system-x86_64",
@@ -207,19 +207,16 @@ fn a_host_with_everything_gets_the_text_itself() {
         functions: &BTreeMap::new(),
         console_log: None,
     };
-    assert_eq!(web1().for_host(&host).unwrap(), web1().as_str());
+    domain.for_host(&host).unwrap()
+}
+
+#[test]
+fn a_host_with_everything_gets_the_text_itself() {
+    assert_eq!(for_kvm(&web1()), web1().as_str());
 }
 
 #[test]
 fn an_emulated_tpm_keeps_its_state_unless_it_says_otherwise() {
-    let host = ForHost {
-        domain_type: "kvm",
-        emulator: "/usr/bin/qemu-system-x86_64",
-        is_here: &|_| true,
-        volumes: &Volumes::default(),
-        functions: &BTreeMap::new(),
-        console_log: None,
-    };
     for (backend, given) in [
         ("<backend type='emulator'/>", "<backend persistent_state='yes' type='emulator'/>"),
         (
@@ -242,7 +239,7 @@ fn an_emulated_tpm_keeps_its_state_unless_it_says_otherwise() {
                  <tpm model='tpm-crb'>{backend}</tpm></devices></domain>"
             )
         };
-        let there = Domain::parse(&xml(backend)).unwrap().for_host(&host).unwrap();
+        let there = for_kvm(&Domain::parse(&xml(backend)).unwrap());
         assert_eq!(there, xml(given));
     }
 }

@@ -10,7 +10,7 @@ use pvc_ports::{Storage, StorageError, TrashedVolume};
 use pvc_store::{ChangeError, Store};
 
 use super::volume::{check_new, record_new};
-use super::{Done, refused, require_free_volume_name, require_pool};
+use super::{Done, exists, refused, require_free_volume_name, require_pool};
 
 /// Fate of a volume that was taken out of use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,13 +83,8 @@ pub async fn only_in_trash(cluster: &Cluster, storage: &dyn Storage) -> Done<Vec
     for entry in trashed(cluster, storage, None).await? {
         let volume = VolumeId { pool: entry.pool.clone(), volume: entry.name.clone() };
         let is_named = users(cluster, &volume).next().is_some();
-        if !is_named {
-            continue;
-        }
-        match storage.volume(&volume).await {
-            Ok(_) => {}
-            Err(StorageError::NoVolume { .. }) => found.push(entry),
-            Err(error) => return Err(refused(error)),
+        if is_named && !exists(storage, &volume).await.map_err(refused)? {
+            found.push(entry);
         }
     }
     Ok(found)
