@@ -16,7 +16,9 @@ for file in "$dir"/pids/*; do
     [[ $(readlink "/proc/$pid/exe" 2>/dev/null) == */pvc* ]] && kill -KILL "$pid" 2>/dev/null
 done
 [[ -d $dir/lv ]] && "$libvirt" purge "$dir/lv" >/dev/null 2>&1
-mountpoint -q "$dir/small" && umount -l "$dir/small"
+while read -r _ place _; do
+    [[ $place == "$dir"/* ]] && umount -l "$place"
+done </proc/self/mounts
 rm -rf "$dir"
 "#;
 

@@ -48,8 +48,15 @@ fn names(text: &str) -> String {
 }
 
 fn build(packages: &str, root: &std::path::Path) -> Result<()> {
-    let mut build = Command::new("mmdebstrap");
-    build.args(["--quiet", "--variant=apt", "--aptopt=Apt::Install-Recommends \"false\""]);
+    // Mounts of its own: what it mounts in the new root stays nowhere, even where it is killed.
+    let mut build = Command::new("unshare");
+    build.args([
+        "--mount",
+        "mmdebstrap",
+        "--quiet",
+        "--variant=apt",
+        "--aptopt=Apt::Install-Recommends \"false\"",
+    ]);
     build.arg(format!("--include={packages}")).arg("bookworm").arg(root);
     // A mirror of one's own, as mmdebstrap takes it; without, Debian's.
     build.args(std::env::var_os("PVC_LAB_MIRROR"));
