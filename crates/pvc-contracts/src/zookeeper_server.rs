@@ -139,6 +139,29 @@ impl ZookeeperServer {
         self.resume()
     }
 
+    /// Exchanges the data for those that were set aside as `name`; those of now are set aside under
+    /// `now`. Nothing is done while it runs: the server is killed before, and resumed afterwards.
+    ///
+    /// # Errors
+    /// If nothing was set aside as `name`, or the server does not serve with it.
+    pub fn exchange_data(&mut self, name: &str, now: &str) -> io::Result<()> {
+        self.kill()?;
+        fs::rename(self.dir.join("data"), self.dir.join(now))?;
+        fs::rename(self.dir.join(name), self.dir.join("data"))?;
+        self.resume()
+    }
+
+    /// Sets a copy of the data aside as `name`. The server is restarted for it.
+    pub fn copy_data(&mut self, name: &str) -> io::Result<()> {
+        self.kill()?;
+        let mut copy = Command::new("cp");
+        let copied = copy.arg("-a").arg(self.dir.join("data")).arg(self.dir.join(name)).status()?;
+        if !copied.success() {
+            return Err(io::Error::other("the data could not be copied"));
+        }
+        self.resume()
+    }
+
     /// Freezes the server: connections stay open, nothing is answered. Returns once all its threads
     /// stand: the signal reaches them one after the other.
     pub fn stop(&self) -> io::Result<()> {

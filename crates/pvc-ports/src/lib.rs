@@ -22,6 +22,7 @@ mod firewall;
 mod host;
 mod hypervisor;
 mod network;
+mod newest_seen;
 mod osd_host;
 mod osd_map;
 mod ports;
@@ -59,6 +60,7 @@ pub use hypervisor::{
     MigrationProgress, VncAddress,
 };
 pub use network::{Network, NetworkError};
+pub use newest_seen::NewestSeen;
 pub use osd_host::{OsdError, OsdHost};
 pub use osd_map::OsdMap;
 pub use ports::Ports;

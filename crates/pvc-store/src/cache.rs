@@ -128,6 +128,8 @@ pub(crate) struct Cache {
     dirty: BTreeSet<String>,
     /// Whether everything has to be read again.
     all_dirty: bool,
+    /// Whether the tree was given another history than the one that is shown.
+    is_over: bool,
     /// Whether it was said that something in the tree is for others alone.
     is_refused: bool,
     /// Time by which what is dirty has to be read, by the monotonic clock; `None` if nothing is.
@@ -174,6 +176,7 @@ impl Cache {
             asks,
             dirty: BTreeSet::new(),
             all_dirty: true,
+            is_over: false,
             is_refused: false,
             due: None,
             readings: 0,
@@ -189,9 +192,10 @@ impl Cache {
         Ok(Shared { shown, revision: revision_rx, feed, asks: asks_tx })
     }
 
-    /// Works until the tree is closed or nobody holds the store any more.
+    /// Works until the tree is closed, nobody holds the store any more, or the tree has another
+    /// history than was shown: nothing of what is shown, or is being decoded, holds in that one.
     async fn run(mut self) {
-        loop {
+        while !self.is_over {
             let rest = self.due.map(|due| due.saturating_sub(self.clock.monotonic()));
             tokio::select! {
                 biased;
@@ -324,7 +328,7 @@ impl Cache {
         // A connection that was made anew meanwhile leaves nothing certain of what was read.
         if self.all_dirty {
             let raw = self.read_everything().await?;
-            self.replace(raw).await;
+            self.replace(raw).await?;
         } else if !read.is_empty() {
             self.apply(read).await;
         }
@@ -513,20 +517,30 @@ impl Cache {
     }
 
     /// Replaces everything, and tells of what differs.
-    async fn replace(&mut self, raw: Raw) {
+    async fn replace(&mut self, raw: Raw) -> Result<(), TreeError> {
         let (before, size) = (self.shown.get(), size_of(&raw));
         let revision = before.cluster.revision;
         let at_work = self.decoding.as_ref().map(|(groups, _)| groups.as_slice());
         let unshown = self.queue.groups().chain(at_work.unwrap_or_default());
         let unshown: Vec<String> = unshown.flat_map(|group| group.read.keys()).cloned().collect();
-        let read = by_size(size, move || {
+        let (read, lost) = by_size(size, move || {
             let mut read = raw.since(&before.raw);
+            let lost = lost_change(&before.raw, &read);
             // What was read of these and is to be shown may have changed to what is shown.
             let now = |path: String| (raw.get(&path).cloned(), path);
             read.extend(unshown.into_iter().map(now).map(|(node, path)| (path, node)));
-            read
+            (read, lost)
         })
         .await;
+        if let Some(path) = lost {
+            tracing::error!(
+                path,
+                "the tree has lost what it had, and holds something else; this process begins anew"
+            );
+            self.is_over = true;
+            let why = "it has another history than before".to_owned();
+            return Err(TreeError::Unreachable { why });
+        }
         for waiting in &mut self.waiting {
             if !waiting.unread.is_empty() {
                 waiting.unread.clear();
@@ -541,6 +555,7 @@ impl Cache {
                 Arc::new(Cluster { revision: revision + 1, ..(*state.cluster).clone() });
             self.publish((state, Vec::new()));
         }
+        Ok(())
     }
 
     fn publish(&self, (state, events): (State, Vec<Event>)) {
@@ -612,6 +627,17 @@ fn log_too_deep(path: &str) {
 /// Does `work`, which is about `size` bytes of values: here, or where it may take its time.
 async fn by_size<T: Send + 'static>(size: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
     if size <= ASIDE { work() } else { aside(work).await }
+}
+
+/// A path of which `read` shows a change that is older than the one that is known. No tree does
+/// that whose history goes on.
+fn lost_change(known: &Raw, read: &Batch) -> Option<String> {
+    let is_older = |(path, node): &(&String, &Option<RawNode>)| {
+        // What is left out of the cache was not read, and has no number.
+        let Some(node) = node.as_ref().filter(|node| node.mzxid > 0) else { return false };
+        known.get(path).is_some_and(|known| known.mzxid > node.mzxid)
+    };
+    read.iter().find(is_older).map(|(path, _)| path.clone())
 }
 
 /// Number of bytes of all values.

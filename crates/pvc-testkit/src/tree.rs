@@ -16,7 +16,7 @@ use crate::Gate;
 /// Another tree seen through a connection that the test can cut and mend. While it is cut every
 /// call fails, events are lost, and what was ephemeral stays: the session survives.
 pub struct FlakyTree {
-    inner: Arc<dyn Tree>,
+    inner: Mutex<Arc<dyn Tree>>,
     cut: Arc<AtomicBool>,
     requests: AtomicU64,
     /// Number of calls that are answered before none is any more.
@@ -105,7 +105,7 @@ impl FlakyTree {
         let mut states = inner.session();
         let (session, _) = watch::channel(*states.borrow_and_update());
         let tree = Arc::new(FlakyTree {
-            inner,
+            inner: Mutex::new(inner),
             cut: Arc::new(AtomicBool::new(false)),
             requests: AtomicU64::new(0),
             answers: AtomicU64::new(u64::MAX),
@@ -136,6 +136,16 @@ impl FlakyTree {
         tree
     }
 
+    fn inner(&self) -> Arc<dyn Tree> {
+        self.inner.lock().expect("no test panics while holding it").clone()
+    }
+
+    /// Makes this, from now on, a connection to another tree, as where the servers have lost their
+    /// data and hold others. Watches of before hear no more of changes.
+    pub fn exchange(&self, tree: Arc<dyn Tree>) {
+        *self.inner.lock().expect("no test panics while holding it") = tree;
+    }
+
     /// Breaks the connection.
     pub fn cut(&self) {
         self.cut.store(true, Ordering::SeqCst);
@@ -150,7 +160,7 @@ impl FlakyTree {
     /// Makes the connection again: watchers are told to read everything anew.
     pub fn mend(&self) {
         self.cut.store(false, Ordering::SeqCst);
-        self.session.send_replace(*self.inner.session().borrow());
+        self.session.send_replace(*self.inner().session().borrow());
         let mut watches = self.watches.lock().expect("no test panics while holding it");
         watches.retain(|watch| watch.send(TreeEvent::Resync).is_ok());
     }
@@ -293,11 +303,11 @@ impl FlakyTree {
         }
     }
 
-    async fn reach(&self) -> Result<&dyn Tree, TreeError> {
+    async fn reach(&self) -> Result<Arc<dyn Tree>, TreeError> {
         self.send().await;
         match self.cut.load(Ordering::SeqCst) {
             true => Err(TreeError::Unreachable { why: "the test cut the connection".to_owned() }),
-            false => Ok(self.inner.as_ref()),
+            false => Ok(self.inner()),
         }
     }
 }
@@ -388,12 +398,12 @@ impl Tree for FlakyTree {
 
     async fn close(&self) {
         self.send().await;
-        self.inner.close().await;
+        self.inner().close().await;
         self.session.send_replace(SessionState::Closed);
     }
 
     fn max_request_bytes(&self) -> usize {
-        self.inner.max_request_bytes()
+        self.inner().max_request_bytes()
     }
 
     fn access_control(&self) -> Option<&dyn AccessControl> {

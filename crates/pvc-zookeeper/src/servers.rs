@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use pvc_ports::{Access, AccessList};
+use pvc_ports::{Access, AccessList, NewestSeen};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -146,6 +146,12 @@ pub(crate) enum ConnectError {
     Expired,
     #[error("it does not take our password")]
     Password,
+    /// The server lets us in, and what it holds is an old copy.
+    #[error(
+        "it holds an older state than this process has seen: `{path}` was written there for the \
+         last time before that"
+    )]
+    OldCopy { path: String },
     #[error(transparent)]
     Garbled(#[from] Garbled),
 }
@@ -159,6 +165,17 @@ pub(crate) struct SessionRequest {
     pub(crate) session_timeout: Duration,
     /// Time that one server may take.
     pub(crate) time_limit: Duration,
+    pub(crate) seen: Seen,
+}
+
+/// Changes that this process has seen, whichever session they were read in.
+pub(crate) type Seen = Arc<Mutex<NewestSeen>>;
+
+impl SessionRequest {
+    /// Request of a new session, by a client that has seen nothing by the numbers of changes.
+    pub(crate) fn anew(&self) -> SessionRequest {
+        SessionRequest { credentials: Credentials::none(), last_zxid: 0, ..self.clone() }
+    }
 }
 
 /// Goes on with a session on `server`, or begins one.
@@ -208,6 +225,26 @@ async fn shake_hands(server: &str, request: &SessionRequest) -> Result<Connectio
     }
     let (code, mut rest) = ask(&proto::get_acl("/")).await?;
     let root = Root::read(code, &mut rest, member)?;
+    let seen = request.seen.lock().expect("nobody panics with it").clone();
+    let paths = seen.paths();
+    if !paths.is_empty() {
+        if request.last_zxid == 0 {
+            // The server may lag behind the others, which have what it has not.
+            ask(&proto::sync()).await?;
+        }
+        let (code, mut rest) = ask(&proto::multi_get_data(&paths)).await?;
+        let now = match code {
+            code::OK => proto::many(&mut rest, proto::entry)?,
+            _ => return Err(Garbled("what was seen before cannot be read").into()),
+        };
+        // What is gone, or is for others now, says nothing.
+        let now: Vec<_> = now.into_iter().map(|entry| entry.ok().map(|it| it.stat)).collect();
+        if let Some(path) = seen.lost(&now) {
+            // It keeps no session that nobody uses; if it is silent, it ends by itself.
+            let _ = ask(&proto::close_session()).await;
+            return Err(ConnectError::OldCopy { path: path.to_owned() });
+        }
+    }
     Ok(Connection { frames, writer, credentials, session_timeout, root })
 }
 

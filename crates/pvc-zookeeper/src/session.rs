@@ -9,6 +9,9 @@
 //!
 //! After every connection the watches are set anew, before any other request, and each is followed
 //! by a `Resync`: ZooKeeper does not repeat what a persistent watch missed in between.
+//!
+//! A server that holds an old copy, without changes that this process has seen, is no server: the
+//! next one is tried, until one has them, or there is nothing of them (`docs/adr/0074`).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -24,7 +27,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use crate::call::{Answer, Call, CallError, call};
 use crate::proto::{self, Credentials, Header, code};
 use crate::servers::{
-    ConnectError, Connection, Frames, Identity, Out, Root, Servers, SessionRequest, connect,
+    ConnectError, Connection, Frames, Identity, Out, Root, Seen, Servers, SessionRequest, connect,
     history_is_gone,
 };
 use crate::wire::{Garbled, Reader};
@@ -67,6 +70,9 @@ pub(crate) struct Session {
     credentials: Credentials,
     /// The newest change seen. A server that does not know it yet is of no use: time would go back.
     last_zxid: i64,
+    seen: Seen,
+    /// Whether it was said that a server holds an old copy.
+    is_old_said: bool,
     attempt: usize,
     wanted: mpsc::UnboundedReceiver<Wanted>,
     waiting: VecDeque<Call>,
@@ -93,6 +99,7 @@ impl Session {
         servers: Servers,
         identity: Identity,
         timeout: Duration,
+        seen: Seen,
         wanted: mpsc::UnboundedReceiver<Wanted>,
         published: Published,
     ) -> Session {
@@ -103,6 +110,8 @@ impl Session {
             granted_timeout: timeout,
             credentials: Credentials::none(),
             last_zxid: 0,
+            seen,
+            is_old_said: false,
             // Clients that start together should not all ask the same server.
             attempt: std::process::id() as usize,
             wanted,
@@ -168,14 +177,21 @@ impl Session {
                     continue;
                 }
                 Err(Refused::HistoryGone { server }) => {
-                    tracing::error!(
-                        server,
-                        "ZooKeeper knows less than it did: it was restarted empty or from an old \
-                         copy"
-                    );
+                    tracing::error!(server, "ZooKeeper has begun anew: its data are gone");
                     self.expire();
                     self.last_zxid = 0;
+                    self.seen.lock().expect("nobody panics with it").clear();
                     continue;
+                }
+                Err(Refused::OldCopy(why)) => {
+                    if !std::mem::replace(&mut self.is_old_said, true) {
+                        tracing::error!(
+                            why,
+                            "ZooKeeper was started from an old copy; it is not obeyed, and waited \
+                             for with what it had: see the manual, \"ZooKeeper from an old copy\""
+                        );
+                    }
+                    self.published.last_error.send_replace(why);
                 }
                 Err(Refused::Other(why)) => {
                     self.published.last_error.send_replace(why);
@@ -196,6 +212,7 @@ impl Session {
             last_zxid: self.last_zxid,
             session_timeout: self.asked_timeout,
             time_limit: self.granted_timeout / 3,
+            seen: self.seen.clone(),
         }
     }
 
@@ -230,6 +247,7 @@ impl Session {
         let session = format!("{:#x}", self.credentials.id);
         tracing::info!(servers = %self.servers, session, timeout = ?session_timeout, "connected to \
                                                                                       ZooKeeper");
+        self.is_old_said = false;
         let mut line = Line::new(writer);
         let fresh = self.last_zxid == 0;
         self.send_first(&mut line, fresh);
@@ -434,11 +452,22 @@ impl Session {
 /// Reason for which a server refused us.
 enum Refused {
     Expired,
-    HistoryGone { server: String },
+    /// The servers have nothing of what they had.
+    HistoryGone {
+        server: String,
+    },
+    OldCopy(String),
     Other(String),
 }
 
 async fn try_server(server: String, request: SessionRequest) -> Result<Connection, Refused> {
+    let refused = |error: ConnectError| {
+        let why = format!("`{server}`: {error}");
+        match error {
+            ConnectError::OldCopy { .. } => Refused::OldCopy(why),
+            _ => Refused::Other(why),
+        }
+    };
     match connect(&server, &request).await {
         Ok(connection) => Ok(connection),
         Err(ConnectError::Expired) => Err(Refused::Expired),
@@ -451,9 +480,13 @@ async fn try_server(server: String, request: SessionRequest) -> Result<Connectio
             )
             .await =>
         {
-            Err(Refused::HistoryGone { server })
+            // By the number of its last change; by what it holds it may be an old copy.
+            match connect(&server, &request.anew()).await {
+                Ok(_) => Err(Refused::HistoryGone { server }),
+                Err(error) => Err(refused(error)),
+            }
         }
-        Err(error) => Err(Refused::Other(format!("`{server}`: {error}"))),
+        Err(error) => Err(refused(error)),
     }
 }
 

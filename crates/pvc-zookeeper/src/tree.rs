@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::call::{Answer, Call, CallError, Pending, call};
 use crate::names::Names;
 use crate::proto::{self, Users, code};
-use crate::servers::{Identity, Member, Root, Servers};
+use crate::servers::{Identity, Member, Root, Seen, Servers};
 use crate::session::{Published, Session, Wanted, watch_call};
 use crate::tls::Tls;
 use crate::wire::{Garbled, Reader};
@@ -67,6 +67,7 @@ pub struct ZookeeperTree {
     root: watch::Receiver<Root>,
     servers: String,
     member: Option<Member>,
+    seen: Seen,
     options: ZookeeperOptions,
 }
 
@@ -92,9 +93,16 @@ impl ZookeeperTree {
         let member = options.password.clone().map(Member::new);
         let (tls, member_of) = (options.tls.clone(), member.clone());
         let identity = Identity { tls, member: member_of, names: Names::default() };
-        tokio::spawn(
-            Session::new(servers, identity, options.session_timeout, requests, published).run(),
+        let seen = Seen::default();
+        let session = Session::new(
+            servers,
+            identity,
+            options.session_timeout,
+            seen.clone(),
+            requests,
+            published,
         );
+        tokio::spawn(session.run());
         let tree = ZookeeperTree {
             wanted,
             state: state.clone(),
@@ -102,6 +110,7 @@ impl ZookeeperTree {
             root,
             servers: names,
             member,
+            seen,
             options,
         };
         let connected = state.wait_for(|state| matches!(state, SessionState::Connected { .. }));
@@ -148,6 +157,12 @@ impl ZookeeperTree {
             *self.last_error.borrow()
         );
         TreeError::Unreachable { why }
+    }
+
+    /// Remembers what was seen of these nodes.
+    fn note<'a>(&self, stats: impl Iterator<Item = (&'a str, &'a Stat)>) {
+        let mut seen = self.seen.lock().expect("nobody panics with it");
+        stats.for_each(|(path, stat)| seen.note(path, stat));
     }
 
     fn check_size(&self, ops: &[Op]) -> Result<(), TreeError> {
@@ -281,11 +296,16 @@ impl Batches {
 impl Tree for ZookeeperTree {
     async fn get(&self, path: &str) -> Result<Option<Entry>, TreeError> {
         check_path(path)?;
-        self.read_one(path, proto::get_data(path), proto::entry).await
+        let entry = self.read_one(path, proto::get_data(path), proto::entry).await?;
+        self.note(entry.iter().map(|entry| (path, &entry.stat)));
+        Ok(entry)
     }
 
     async fn get_many(&self, paths: &[String]) -> Result<Vec<Option<Entry>>, TreeError> {
-        self.read_many(paths, proto::multi_get_data, proto::entry).await
+        let entries = self.read_many(paths, proto::multi_get_data, proto::entry).await?;
+        let found = paths.iter().zip(&entries);
+        self.note(found.filter_map(|(path, entry)| Some((&**path, &entry.as_ref()?.stat))));
+        Ok(entries)
     }
 
     async fn children(&self, path: &str) -> Result<Option<Vec<String>>, TreeError> {
@@ -330,7 +350,14 @@ impl Tree for ZookeeperTree {
         let answer = answer.map_err(|error| self.write_failed(error, "/", false))?;
         let done = proto::multi_done(&mut Reader::new(answer.body), answer.zxid);
         match done.map_err(|_| TreeError::OutcomeUnknown)? {
-            Ok(done) if done.len() == ops.len() => Ok(with_owners(done, &ops, answer.session)),
+            Ok(done) if done.len() == ops.len() => {
+                let done = with_owners(done, &ops, answer.session);
+                self.note(ops.iter().zip(&done).filter_map(|(op, done)| match done {
+                    Done::Created(stat) | Done::Set(stat) => Some((op.path(), stat)),
+                    Done::Deleted | Done::Checked => None,
+                }));
+                Ok(done)
+            }
             Ok(_) => Err(TreeError::OutcomeUnknown.into()),
             Err((index, found)) => {
                 let op = ops.get(index).ok_or(TreeError::OutcomeUnknown)?;

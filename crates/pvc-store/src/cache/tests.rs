@@ -399,3 +399,35 @@ async fn who_wants_to_see_everything_sees_all_pieces_of_a_long_list() {
         assert_eq!(tags, round * 3 * LISTED / 2);
     }
 }
+
+/// Makes the connection one to `tree`, as where the servers have lost their data.
+fn exchange(world: &World, tree: &EmbeddedTree) {
+    world.connection.cut();
+    world.connection.exchange(tree.connect());
+    world.connection.mend();
+}
+
+/// The versions and numbers that are known are none of this history, however alike it looks.
+#[tokio::test]
+async fn a_view_ends_when_the_tree_comes_back_with_another_cluster() {
+    let first = world(async |_| {}).await;
+    for number in 0..50 {
+        write(&first.tree, &vm::key(USUAL, "profile"), number.to_string()).await;
+    }
+    let is_shown = || profile(&first.store, USUAL).as_deref() == Some("49");
+    eventually("the last change is shown", SOON, is_shown).await;
+    let second = world(async |_| {}).await;
+    exchange(&first, &second.tree);
+    tokio::time::timeout(SOON, first.store.ended()).await.expect("it ends");
+    assert_eq!(profile(&first.store, USUAL).as_deref(), Some("49"), "nothing else was shown");
+    assert!(first.store.fresh().await.is_err());
+}
+
+#[tokio::test]
+async fn a_view_goes_on_when_the_tree_comes_back_empty() {
+    let world = world(async |_| {}).await;
+    exchange(&world, &EmbeddedTree::in_memory());
+    let is_empty = || !world.store.is_initialized() && world.store.view().vms.is_empty();
+    eventually("the empty tree is shown", SOON, is_empty).await;
+    world.store.fresh().await.unwrap();
+}

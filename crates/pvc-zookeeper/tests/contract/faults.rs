@@ -118,6 +118,55 @@ async fn a_server_that_lost_everything_gets_a_new_session() {
     wait_for_event(&mut watch, &changed("/b")).await;
 }
 
+/// Waits until nothing can be read because the server holds an old copy.
+async fn refuses_the_old_copy(tree: &ZookeeperTree) {
+    let until = Instant::now() + SOON;
+    loop {
+        match tree.get("/a").await {
+            Err(TreeError::Unreachable { why }) if why.contains("holds an older state") => {
+                assert!(why.contains("`/a`"), "it names what is lost: {why}");
+                return;
+            }
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+            Ok(entry) => panic!("the old copy was read: {entry:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_from_an_old_copy_is_no_server_until_it_has_what_was_seen() {
+    let (mut server, _dir) = start();
+    make(&*connect(&server.address()).await, "/a").await;
+    server.copy_data("old").expect("it is copied");
+    let operation_timeout = Duration::from_secs(2);
+    let options = ZookeeperOptions { operation_timeout, ..ZookeeperOptions::default() };
+    let tree = connect_with(&server.address(), options).await;
+    let mut watch = tree.watch("/").await.expect("a watch is set");
+    tree.multi(set("/a", "new")).await.expect("a write succeeds");
+    wait_for_event(&mut watch, &changed("/a")).await;
+
+    server.exchange_data("old", "new").expect("it starts again");
+    refuses_the_old_copy(&tree).await;
+    // Whoever has seen nothing is let in. What is written there makes the old copy no newer, also
+    // when its changes have larger numbers than any that was seen.
+    let other = connect(&server.address()).await;
+    assert_eq!(data(&*other, "/a").await.expect("it exists"), "");
+    make(&*other, "/b").await;
+    for _ in 0..20 {
+        other.multi(set("/b", "x")).await.expect("a write succeeds");
+    }
+    let zxid = other.get("/b").await.expect("a read").expect("it exists").stat.mzxid;
+    refuses_the_old_copy(&tree).await;
+    let written = tree.multi(set("/a", "newer")).await;
+    assert!(matches!(written, Err(MultiError::Tree(TreeError::Unreachable { .. }))), "{written:?}");
+
+    server.exchange_data("new", "old").expect("it starts again");
+    wait_for_state(&tree, |state| matches!(state, SessionState::Connected { .. })).await;
+    let entry = tree.get("/a").await.expect("a read").expect("it exists");
+    assert!(entry.data == "new" && entry.stat.mzxid < zxid, "{entry:?}, {zxid}");
+    wait_for_event(&mut watch, &TreeEvent::Resync).await;
+}
+
 #[tokio::test]
 async fn a_multi_whose_answer_is_lost_has_an_unknown_outcome_and_can_be_read_back() {
     let (server, _dir) = start();
