@@ -49,7 +49,7 @@ fn a_debian_of_the_example_script_and_one_of_an_image_of_it_boot_from_ceph_with_
     // Its network begins on another node.
     let node = lab.witness(&primary);
     let made = format!(
-        "vm create deb2 --image debian --vcpus 2 --memory 768M --disk 3G --network 1001 --ssh-key \
+        "vm create deb2 --image debian --vcpus 1 --memory 768M --disk 3G --network 1001 --ssh-key \
          {KEYS} --user-data {data} --target {node} --start --wait"
     );
     at_length(&lab, &made).ok();
