@@ -504,9 +504,9 @@ fn cloud_init_finds_its_metadata_and_other_addresses_do_not() {
 /// Number of networks of the story that has many.
 const MANY: usize = 200;
 
-/// Most milliseconds from a daemon's start until it has made them: twice as many as on a machine
-/// that does nothing else.
-const MANY_WITHIN: u64 = 15_000;
+/// Most times as long from a daemon's start until it has made them as by hand: twice as many as on
+/// a quiet machine and on a busy one.
+const TIMES_BY_HAND: u64 = 4;
 
 /// Waits until `node` has a bridge with a tunnel of each of the [`MANY`] networks.
 fn has_many(lab: &Lab, node: &str) {
@@ -560,7 +560,7 @@ fn two_hundred_networks_stand_soon_after_a_node_has_started() {
     let times: Vec<u64> = said.split_whitespace().filter_map(|time| time.parse().ok()).collect();
     let [hand, start] = times[..] else { panic!("two times: {said}") };
     println!("{MANY} networks: {start} ms from the daemon's start, {hand} ms by hand");
-    assert!(start <= MANY_WITHIN, "{MANY} networks stood {start} ms after the daemon's start");
+    assert!(start <= TIMES_BY_HAND * hand, "{MANY} networks: {start} ms, and {hand} ms by hand");
     lab.node_is(node, "run", "ready");
 
     let remove = format!(
