@@ -111,7 +111,7 @@ fn a_node_that_does_not_exist_is_code_three_wherever_it_is_named() {
         ("GET", "/api/v1/vm") if request.target.contains("node=") => {
             status(400, r#"{"message": "node: there is no node `hv9`"}"#)
         }
-        ("POST", _) => {
+        ("POST" | "PUT", _) => {
             status(400, r#"{"message": "there is no node `hv9`", "hint": "`pvc node list`"}"#)
         }
         ("GET", "/api/v1/node/hv1") => ok(NODES),
@@ -126,6 +126,9 @@ fn a_node_that_does_not_exist_is_code_three_wherever_it_is_named() {
         &["vm", "define", path, "-t", "hv9"],
         &["vm", "define", path, "-l", "hv1,hv9"],
         &["vm", "meta", "web1", "-l", "hv9"],
+        &["vm", "create", "web9", "-i", "debian", "-t", "hv9"],
+        &["provisioner", "template", "system", "add", "small", "-u1", "-m1", "--node-limit=hv9"],
+        &["provisioner", "template", "system", "modify", "small", "--node-limit", "hv9"],
     ] {
         let output = user.run(&[&["-q"], line].concat());
         assert_eq!(code(&output), 3, "{line:?}: {output:?}");
