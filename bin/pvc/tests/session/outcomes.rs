@@ -143,6 +143,8 @@ fn a_file_that_cannot_be_read_is_a_mistake_in_the_command_line() {
         &["vm", "define", "/nonexistent"][..],
         &["cluster", "restore", "-y", "-f", "/nonexistent"],
         &["vm", "meta", "web1", "--max-downtime", "abc"],
+        &["vm", "create", "web9", "-i", "debian", "--user-data", "/nonexistent"],
+        &["connection", "add", "lab", "-a", "127.0.0.1", "--api-key-file", "/nonexistent"],
     ] {
         let output = user.run(line);
         assert_eq!(code(&output), 2, "{line:?}: {output:?}");
