@@ -102,6 +102,40 @@ pub enum Kept {
     BeingRenamed(String),
 }
 
+/// Lock that keeps a VM from starting.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockingLock<'a> {
+    pub id: &'a str,
+    pub address: &'a str,
+    pub volume: &'a VolumeId,
+    /// Clause that says why it is not freed.
+    pub why: &'a str,
+    /// Node that has that address; `None` if none is known to have it, or none that could free it.
+    pub node: Option<&'a NodeName>,
+}
+
+impl BlockingLock<'_> {
+    /// The reason for which its VM is in state `fail`, with what an operator does about it. It
+    /// begins as that of PVC 1.0.3.
+    pub fn reason(&self) -> String {
+        let BlockingLock { id, address, volume, why, node } = self;
+        let (place, then) = match node {
+            Some(node) => (
+                format!(" on {node}, a guest, a script or a program"),
+                format!("stop the VM, move it to {node} and flush its locks there"),
+            ),
+            None => (
+                ", a guest, a script or a program at that address".to_owned(),
+                "stop VM and flush locks manually".to_owned(),
+            ),
+        };
+        format!(
+            "Could not safely free RBD lock {id} ({address}) on volume {volume}: {why}. Look first \
+             who has it{place} (`rbd status {volume}`); if nobody has, {then}"
+        )
+    }
+}
+
 /// Decides what is done about a lock that is held from `address`.
 pub fn may_break(cluster: &Cluster, address: &str, by: &Breaker<'_>) -> Verdict {
     match by {
@@ -382,6 +416,28 @@ mod tests {
         let fenced = NodeRecord { daemon_state: DaemonState::Fenced, domain_state, ..hv2 };
         let being_freed = Verdict::Keep(Kept::BeingFreed);
         assert_eq!(may_break(&cluster([hv1, fenced]), THERE, &nowhere), being_freed);
+    }
+
+    /// An operator who flushes it first takes the disk from whoever has it.
+    #[test]
+    fn the_reason_of_a_lock_that_is_kept_says_to_look_first_who_has_it() {
+        let (volume, hv2) = (volume(), NodeName::new("hv2"));
+        let lock = |why, node| {
+            let lock = BlockingLock { id: "auto 1", address: THERE, volume: &volume, why, node };
+            lock.reason()
+        };
+        assert_eq!(
+            lock("nobody here has that address", None),
+            "Could not safely free RBD lock auto 1 (10.0.1.2) on volume vms/web1: nobody here has \
+             that address. Look first who has it, a guest, a script or a program at that address \
+             (`rbd status vms/web1`); if nobody has, stop VM and flush locks manually"
+        );
+        assert_eq!(
+            lock("node hv2 has not freed it", Some(&hv2)),
+            "Could not safely free RBD lock auto 1 (10.0.1.2) on volume vms/web1: node hv2 has not \
+             freed it. Look first who has it on hv2, a guest, a script or a program (`rbd status \
+             vms/web1`); if nobody has, stop the VM, move it to hv2 and flush its locks there"
+        );
     }
 
     /// The volume has its new name already, and the record the old one: an operator would be told
