@@ -405,7 +405,7 @@ pub(super) async fn other_users(
 }
 
 /// Whether the guest with this XML uses the volume.
-pub(super) fn uses(live: &str, volume: &VolumeId) -> bool {
+fn uses(live: &str, volume: &VolumeId) -> bool {
     match pvc_domain::summary(live) {
         Ok(domain) => domain.named_volumes().any(|used| used == volume),
         // What cannot be read is searched.

@@ -216,6 +216,22 @@ async fn locks_of_a_vm_of_another_node_are_freed_while_that_is_proven_dead_and_n
     }
 }
 
+/// A node may have hundreds of guests.
+#[tokio::test(start_paused = true)]
+async fn the_guests_of_the_node_are_looked_at_once_for_all_locks_of_a_volume() {
+    let world = World::without_worker(VmState::Stop).await;
+    let other = Uuid::from_u128(7);
+    world.hypervisor.insert(other, "db1");
+    for address in ["10.0.0.7", "10.0.0.8", "10.0.0.9"] {
+        world.storage.lock("vms/web1_sda", address);
+    }
+    world.start_worker(world.store.clone());
+    let id = world.submit(1, flush_locks()).await;
+    let end = world.end_of(&id).await;
+    assert_eq!(end.status, "freed 3 locks on 1 volumes of VM \"web1\"");
+    assert_eq!(world.hypervisor.count_of_xml(other), 1);
+}
+
 /// VM `db1`, whose only volume is that of `web1`, with its definition.
 fn db1(state: VmState) -> NewVm {
     let uuid = Uuid::from_u128(7);
