@@ -145,7 +145,8 @@ async fn delete_vm_vm(ask: Ask<DeleteVmVm>) -> Result<Answer<DeleteVmVm>> {
     let removed = api.carry_out_within(api.settings().limits.wait_time, remove).await?;
     let (name, volumes) = (&removed.name, with_volumes(&removed));
     let (way_back, definition) = (kept(&removed.kept), definition_of(&removed));
-    Ok(ask.mode.done(format!("VM `{name}` was removed{volumes}.{way_back}{definition}")))
+    let local = left_on_nodes(&removed);
+    Ok(ask.mode.done(format!("VM `{name}` was removed{volumes}.{way_back}{definition}{local}")))
 }
 
 async fn get_vm_vm_removal(ask: Ask<GetVmVmRemoval>) -> Result<Answer<GetVmVmRemoval>> {
@@ -170,6 +171,19 @@ fn definition_of(removed: &vm::Removed) -> String {
         " Its definition, of UUID {}, is only in backups of the records: \"One VM that was \
          removed\" in the manual says how it comes back.",
         removed.uuid
+    )
+}
+
+/// The sentence about what the nodes keep of a removed VM, by its UUID and its name.
+fn left_on_nodes(removed: &vm::Removed) -> String {
+    let what = match (removed.local.has_tpm, removed.local.has_uefi_variables) {
+        (false, false) => return String::new(),
+        (true, false) => "Its TPM stays",
+        (false, true) => "Its UEFI variables stay",
+        (true, true) => "Its TPM and its UEFI variables stay",
+    };
+    format!(
+        " {what} on the nodes where it has run: \"UEFI's variables and the TPM\" in the manual."
     )
 }
 

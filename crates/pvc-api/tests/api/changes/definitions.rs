@@ -194,8 +194,9 @@ async fn a_vm_is_removed() {
     api.post("/storage/ceph/volume/vms/web_sda?size=1M").await.ok();
     let disk = "<disk type='network' device='disk'><source protocol='rbd' name='vms/web_sda'/>\
                 <target dev='sda' bus='scsi'/></disk></devices>";
-    let with_disk = xml("web", UUID).replace("</devices>", disk);
-    api.define("?node=pvchv1", &with_disk).await.ok();
+    let tpm = "<tpm model='tpm-crb'><backend type='emulator' version='2.0'/></tpm></devices>";
+    let with_both = xml("web", UUID).replace("</devices>", disk).replace("</devices>", tpm);
+    api.define("?node=pvchv1", &with_both).await.ok();
     let removed = api.delete("/vm/web?delete_disks=true").await.ok();
     let trash = api.get("/storage/ceph/trash?pool=vms").await.ok();
     let id = trash[0]["id"].as_str().unwrap();
@@ -204,7 +205,8 @@ async fn a_vm_is_removed() {
         removed["message"],
         format!(
             "VM `web` was removed with its volume. Until {until} it can be restored: `pvc storage \
-             trash restore vms {id}`. {definition}"
+             trash restore vms {id}`. {definition} Its TPM stays on the nodes where it has run: \
+             \"UEFI's variables and the TPM\" in the manual."
         )
     );
 }
