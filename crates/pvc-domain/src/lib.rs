@@ -35,5 +35,8 @@ pub use error::{DomainError, EditError, Problem};
 pub use hardware::{HardwareEdit, WhichNics};
 pub use host::{ForHost, HostFunction, Volumes, device_for_host, with_alias};
 pub use new::{Firmware, Machine, NewDomain, new_domain};
-pub use read::{Device, alias_of, count_devices, device_summary, has_alias, has_open_vnc, summary};
+pub use read::{
+    Device, LocalState, alias_of, count_devices, device_summary, has_alias, has_open_vnc,
+    local_state, summary,
+};
 pub use write::{one_line_single_quotes, pretty};

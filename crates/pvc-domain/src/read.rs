@@ -267,6 +267,35 @@ pub fn has_open_vnc(xml: &str) -> Result<bool, DomainError> {
     Ok(displays.any(|display| open_address(display).is_some()))
 }
 
+/// State of a VM that is in no volume of it: libvirt keeps it in files of the node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LocalState {
+    /// Whether there is that of an emulated TPM, which stays when the guest ends.
+    pub has_tpm: bool,
+    pub has_uefi_variables: bool,
+}
+
+/// State that a node keeps of the VM once it has run there, as far as the XML can be read.
+pub fn local_state(xml: &str) -> LocalState {
+    let Ok(document) = parse(xml) else { return LocalState::default() };
+    let domain = document.root_element();
+    let is_kept = |tpm: Node<'_, '_>| {
+        let backend = child(tpm, "backend");
+        let says = |name| backend.and_then(|backend| backend.attribute(name));
+        says("type") == Some("emulator") && says("persistent_state") != Some("no")
+    };
+    let has_variables = |os: Node<'_, '_>| {
+        let loader = child(os, "loader").and_then(|loader| loader.attribute("type"));
+        os.attribute("firmware") == Some("efi")
+            || child(os, "nvram").is_some()
+            || loader == Some("pflash")
+    };
+    LocalState {
+        has_tpm: each(child(domain, "devices"), "tpm").any(is_kept),
+        has_uefi_variables: child(domain, "os").is_some_and(has_variables),
+    }
+}
+
 pub(crate) fn disk(node: Node<'_, '_>) -> Disk {
     let target = child(node, "target");
     Disk {

@@ -87,12 +87,14 @@ impl Nic {
         }
     }
 
-    /// The bridge of a network between the nodes that it is plugged into. The upstream network is
-    /// for guests as well.
+    /// The bridge of a network between the nodes that it is plugged into, or stands on as a
+    /// macvtap device. The upstream network is for guests as well.
     pub fn core_bridge(&self) -> Option<&str> {
         match &self.kind {
-            NicKind::Bridge(bridge) if CORE_BRIDGES.contains(&bridge.as_str()) => Some(bridge),
-            _ => None,
+            NicKind::Bridge(bridge) | NicKind::Direct(bridge) => {
+                CORE_BRIDGES.into_iter().find(|core| core == bridge)
+            }
+            NicKind::Hostdev(_) | NicKind::Other { .. } => None,
         }
     }
 
@@ -241,22 +243,38 @@ impl DomainSummary {
 mod tests {
     use super::*;
 
+    fn nic(kind: NicKind) -> Nic {
+        Nic {
+            kind,
+            mac: String::new(),
+            model: String::new(),
+            target: None,
+            is_exclusive: false,
+            has_vlan: false,
+        }
+    }
+
     #[test]
     fn a_network_is_a_bridge_by_its_name_or_its_vni() {
         let bridges = ["upstream", "cluster", "storage", "1001"].map(bridge_of);
         assert_eq!(bridges, ["brupstream", "brcluster", "brstorage", "vmbr1001"]);
         for (bridge, network) in bridges.into_iter().zip(["upstream", "cluster", "storage", "1001"])
         {
-            let kind = NicKind::Bridge(bridge);
-            let nic = Nic {
-                kind,
-                mac: String::new(),
-                model: String::new(),
-                target: None,
-                is_exclusive: false,
-                has_vlan: false,
-            };
-            assert_eq!(nic.vni(), network, "it is shown as it was named");
+            let shown = nic(NicKind::Bridge(bridge)).vni();
+            assert_eq!(shown, network, "it is shown as it was named");
+        }
+    }
+
+    #[test]
+    fn a_guest_is_among_the_nodes_by_their_bridge_and_by_a_macvtap_on_it() {
+        for (device, is_core) in
+            [("brcluster", true), ("brstorage", true), ("brupstream", false), ("vmbr1001", false)]
+        {
+            let core = is_core.then_some(device);
+            for kind in [NicKind::Bridge(device.to_owned()), NicKind::Direct(device.to_owned())] {
+                assert_eq!(nic(kind.clone()).core_bridge(), core, "{kind:?}");
+            }
+            assert_eq!(nic(NicKind::Hostdev(device.to_owned())).core_bridge(), None, "a function");
         }
     }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::storage::{PoolName, TrashId, VolumeName};
+use crate::cluster::Cluster;
+use crate::storage::{PoolName, TrashId, VolumeId, VolumeName};
+use crate::vm::volumes::users;
 
 /// A volume in the trash, with its snapshots. Its times are seconds since 1970-01-01T00:00:00Z.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +17,20 @@ pub struct TrashedVolume {
     pub removed_at: u64,
     /// The moment until which it is not to be purged.
     pub kept_until: u64,
+}
+
+impl TrashedVolume {
+    /// The volume that it was.
+    pub fn volume(&self) -> VolumeId {
+        VolumeId { pool: self.pool.clone(), volume: self.name.clone() }
+    }
+}
+
+/// Decides whether a VM needs a volume that is in the trash: its record names the volume `was`, and
+/// none of that name `is_there`. So it is when a removed VM has come back from a backup of the
+/// records: the clock of its removal does not purge its disks.
+pub fn is_needed(cluster: &Cluster, was: &VolumeId, is_there: bool) -> bool {
+    !is_there && users(cluster, was).next().is_some()
 }
 
 /// Both clocks of a machine, at one moment.
@@ -72,7 +88,11 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::records;
+    use crate::vm::{VmRecord, VmState};
 
     fn entry(id: &str, kept_until: u64) -> TrashedVolume {
         TrashedVolume {
@@ -94,6 +114,23 @@ mod tests {
 
     fn ids(due: &[TrashedVolume]) -> Vec<&str> {
         due.iter().map(|entry| entry.id.as_str()).collect()
+    }
+
+    #[test]
+    fn a_volume_is_needed_that_a_vm_names_and_that_is_in_the_trash_alone() {
+        let volume = |name: &str| VolumeId { pool: vms(), volume: VolumeName::new(name) };
+        let vm = records::vm(1, VmState::Stop, Some("hv1"));
+        let vm = VmRecord { recorded_volumes: vec![volume("web1_sda")], ..vm };
+        let cluster = Cluster { vms: [(vm.uuid, Arc::new(vm))].into(), ..Cluster::default() };
+        let named = entry("a", 2000).volume();
+        for (was, is_there, expected) in [
+            (&named, false, true),
+            (&named, true, false),
+            (&volume("db1_sda"), false, false),
+            (&volume("db1_sda"), true, false),
+        ] {
+            assert_eq!(is_needed(&cluster, was, is_there), expected, "{was} {is_there}");
+        }
     }
 
     #[test]

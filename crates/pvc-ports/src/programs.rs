@@ -136,3 +136,21 @@ pub trait RunningProgram: Send + Sync {
     /// [`Immortal`](ProgramsError::Immortal) if some are still there after some seconds.
     async fn kill(&self) -> Result<(), ProgramsError>;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_printed_program_shows_no_values_of_its_variables() {
+        let program = Program {
+            name: "pdns".to_owned(),
+            program: "/usr/sbin/pdns_server".to_owned(),
+            args: vec!["--daemon=no".to_owned()],
+            env: vec![("PGPASSWORD".to_owned(), "hunter2".to_owned())],
+        };
+        let shown = format!("{program:?} {program:#?}");
+        assert!(!shown.contains("hunter2"), "{shown}");
+        assert!(shown.contains("PGPASSWORD") && shown.contains("--daemon=no"), "{shown}");
+    }
+}

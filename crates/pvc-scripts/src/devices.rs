@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::{FutureExt, StreamExt, stream};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pvc_model::job::JobId;
@@ -29,6 +30,9 @@ const DETACHED: Duration = Duration::from_secs(2);
 /// Time that the daemon that exports an image may take to appear, or to write what it has and end.
 const EXPORT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
+
+/// Number of volumes that are unmapped at once when all are.
+const UNMAPPED_AT_ONCE: usize = 16;
 
 /// Names of files in the directory of a device: the volume, the number of the daemon that exports
 /// it, and the export, which is a file.
@@ -342,6 +346,18 @@ impl LinuxBlockDevices {
         }
     }
 
+    /// Takes back the device of a volume, whichever jobs have it; nothing if there is none.
+    async fn end(&self, volume: VolumeId, slot: Slot) -> (VolumeId, Option<Result<()>>) {
+        let mut device = slot.lock().await;
+        let Some(mapped) = &mut *device else { return (volume, None) };
+        mapped.jobs.clear();
+        let detached = self.detach(&volume, &mapped.directory).await;
+        if detached.is_ok() {
+            *device = None;
+        }
+        (volume, Some(detached))
+    }
+
     /// Detaches a loop device, which is on `file`; that is empty if it is on none. While somebody
     /// has it open, as a file system that is mounted, the kernel says that it is done, and does it
     /// when the last of them closes it.
@@ -556,18 +572,12 @@ impl BlockDevices for LinuxBlockDevices {
     }
 
     async fn unmap_all(&self) -> Vec<Unmapped> {
-        let mut ended = Vec::new();
-        for (volume, slot) in self.slots() {
-            let mut device = slot.lock().await;
-            let Some(mapped) = &mut *device else { continue };
-            mapped.jobs.clear();
-            let detached = self.detach(&volume, &mapped.directory).await;
-            if detached.is_ok() {
-                *device = None;
-            }
-            ended.push(detached.map(|()| volume));
-        }
-        ended
+        // A program that hangs takes its whole time, and the others none of it.
+        let slots = self.slots().into_iter();
+        let work: Vec<_> = slots.map(|(volume, slot)| self.end(volume, slot).boxed()).collect();
+        let ended = stream::iter(work).buffer_unordered(UNMAPPED_AT_ONCE);
+        let ended: BTreeMap<VolumeId, Option<Result<()>>> = ended.collect().await;
+        ended.into_iter().filter_map(|(volume, done)| Some(done?.map(|()| volume))).collect()
     }
 
     async fn unmap_left_over(&self) -> Vec<Unmapped> {

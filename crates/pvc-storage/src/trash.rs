@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use pvc_model::cluster::Cluster;
-use pvc_model::storage::{PoolName, TrashId, VolumeId};
+use pvc_model::storage::{PoolName, TrashId};
 use pvc_model::trash::{Kept, Now, TrashedVolume};
-use pvc_model::vm::volumes::users;
+use pvc_ops::storage::is_needed;
 use pvc_ports::StorageError;
 use pvc_role::{Context, DeadlineError};
 use tokio_util::sync::CancellationToken;
@@ -103,22 +102,17 @@ impl Sweeper {
 /// be given back from the trash: its contents are replaced by others.
 async fn is_due_still(context: &Context, entry: &TrashedVolume) -> Result<Due, StorageError> {
     let trashed = context.ports.storage.trashed(&entry.pool).await?;
-    let id = VolumeId { pool: entry.pool.clone(), volume: entry.name.clone() };
     let view = context.store.fresh().await.map_err(|error| StorageError::Io {
         doing: "looking which volumes are held".to_owned(),
         source: std::io::Error::other(error),
     })?;
-    if !trashed.contains(entry) || view.holds.contains_key(&id) {
+    if !trashed.contains(entry) || view.holds.contains_key(&entry.volume()) {
         return Ok(Due::No);
     }
-    // The storage is asked only where a VM names the volume.
-    if is_needed(&view, &id, false) {
-        let is_there = pvc_ops::storage::exists(context.ports.storage.as_ref(), &id).await?;
-        if is_needed(&view, &id, is_there) {
-            return Ok(Due::Needed);
-        }
+    match is_needed(&view, context.ports.storage.as_ref(), entry).await? {
+        true => Ok(Due::Needed),
+        false => Ok(Due::Yes),
     }
-    Ok(Due::Yes)
 }
 
 /// Whether a volume that was found to be past its time is still to be purged.
@@ -128,13 +122,6 @@ enum Due {
     /// A VM has no other disk.
     Needed,
     No,
-}
-
-/// Decides whether a volume in the trash is kept past its time: a recorded VM names the `volume`
-/// that it was, and none of that name `is_there`. So it is when a removed VM has come back from a
-/// backup of the records, by the clock of whose removal its disks would go.
-fn is_needed(cluster: &Cluster, volume: &VolumeId, is_there: bool) -> bool {
-    !is_there && users(cluster, volume).next().is_some()
 }
 
 impl Said {
@@ -176,6 +163,7 @@ mod tests {
     use pvc_embedded::EmbeddedTree;
     use pvc_model::hold::{Purpose, VolumeHold};
     use pvc_model::node::{CoordinatorState, NodeRole};
+    use pvc_model::storage::VolumeId;
     use pvc_model::vm::VmState;
     use pvc_model::{NodeName, Uuid};
     use pvc_ports::{Ports, Storage};
@@ -320,13 +308,6 @@ mod tests {
         let defined =
             context.store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ())));
         defined.await.unwrap();
-        let view = context.store.view();
-        for (volume, is_there, expected) in
-            [(a, false, true), (a, true, false), (b, false, false), (b, true, false)]
-        {
-            let volume = VolumeId::parse(volume).unwrap();
-            assert_eq!(is_needed(&view, &volume, is_there), expected, "{volume} {is_there}");
-        }
         let mut sweeper = Sweeper::default();
         sweeper.pass(&context).await;
         context.sleep(2 * HOUR).await;

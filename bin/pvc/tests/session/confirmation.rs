@@ -154,6 +154,29 @@ fn a_server_that_can_tell_is_asked_whether_it_would_refuse() {
 }
 
 #[test]
+fn what_would_be_refused_of_a_whole_cluster_is_refused_before_the_question() {
+    let stub = Stub::start(|request, _| match (request.path(), request.is_tried) {
+        ("/api/v1/openapi.json", _) => ok(DOCUMENT),
+        ("/api/v1/status", _) => ok(STATUS),
+        (_, true) => status(409, r#"{"message": "it cannot be", "hint": "wait"}"#),
+        (_, false) => message("done"),
+    });
+    let user = User::of(&stub);
+    let file = user.home.path().join("backup.json");
+    std::fs::write(&file, r#"{"/config": "pvc1", "/schema/version": "15"}"#).unwrap();
+    let restore = format!("restore -f {}", file.display());
+    for line in ["init", "store close", "store open", "fault ack-all", "fault delete-all", &restore]
+    {
+        let words: Vec<&str> = ["-q", "cluster"].into_iter().chain(line.split(' ')).collect();
+        let output = user.answering("y\n", &words);
+        let expected = (1, "error: it cannot be\nhint: wait\n");
+        assert_eq!((code(&output), err(&output).as_str()), expected, "{line}");
+    }
+    let made = stub.received().into_iter().filter(|asked| asked.method != "GET" && !asked.is_tried);
+    assert_eq!(made.count(), 0);
+}
+
+#[test]
 fn a_dry_run_says_what_would_be_done() {
     let stub = Stub::start(|request, _| match request.path() {
         "/api/v1/openapi.json" => ok(DOCUMENT),

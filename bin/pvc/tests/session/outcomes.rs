@@ -111,7 +111,7 @@ fn a_node_that_does_not_exist_is_code_three_wherever_it_is_named() {
         ("GET", "/api/v1/vm") if request.target.contains("node=") => {
             status(400, r#"{"message": "node: there is no node `hv9`"}"#)
         }
-        ("POST", _) => {
+        ("POST" | "PUT", _) => {
             status(400, r#"{"message": "there is no node `hv9`", "hint": "`pvc node list`"}"#)
         }
         ("GET", "/api/v1/node/hv1") => ok(NODES),
@@ -126,6 +126,9 @@ fn a_node_that_does_not_exist_is_code_three_wherever_it_is_named() {
         &["vm", "define", path, "-t", "hv9"],
         &["vm", "define", path, "-l", "hv1,hv9"],
         &["vm", "meta", "web1", "-l", "hv9"],
+        &["vm", "create", "web9", "-i", "debian", "-t", "hv9"],
+        &["provisioner", "template", "system", "add", "small", "-u1", "-m1", "--node-limit=hv9"],
+        &["provisioner", "template", "system", "modify", "small", "--node-limit", "hv9"],
     ] {
         let output = user.run(&[&["-q"], line].concat());
         assert_eq!(code(&output), 3, "{line:?}: {output:?}");
@@ -140,6 +143,8 @@ fn a_file_that_cannot_be_read_is_a_mistake_in_the_command_line() {
         &["vm", "define", "/nonexistent"][..],
         &["cluster", "restore", "-y", "-f", "/nonexistent"],
         &["vm", "meta", "web1", "--max-downtime", "abc"],
+        &["vm", "create", "web9", "-i", "debian", "--user-data", "/nonexistent"],
+        &["connection", "add", "lab", "-a", "127.0.0.1", "--api-key-file", "/nonexistent"],
     ] {
         let output = user.run(line);
         assert_eq!(code(&output), 2, "{line:?}: {output:?}");

@@ -322,12 +322,16 @@ mod tests {
 
     fn vm(name: &str) -> Vm {
         let tag = pvc_api_types::VmTag { name: "web".into(), ..Default::default() };
-        let disk =
-            pvc_api_types::VmDisk { name: format!("vms/{name}"), rd_req: 7, ..Default::default() };
+        let disk = |name: &str, dev: &str| pvc_api_types::VmDisk {
+            name: name.into(),
+            dev: dev.into(),
+            rd_req: 7,
+            ..Default::default()
+        };
         let disks = if name == "a" {
             vec![]
         } else {
-            vec![disk.clone(), pvc_api_types::VmDisk { name: "x\"y".into(), ..disk }]
+            vec![disk(&format!("vms/{name}"), "sda"), disk("x\"y", "sdb")]
         };
         Vm { name: name.into(), tags: vec![tag], disks, ..Vm::default() }
     }
@@ -341,7 +345,12 @@ mod tests {
         page.gather(&page_of(&[]), &shares);
         let mut expected = Page::default();
         expected.figure("before", "What comes first", 1.0);
-        assert_eq!(page.finish(), expected.finish() + &page_of(&vms).finish());
+        let text = page.finish();
+        assert!(
+            text.contains(r#"pvc_vm_disk_source{vm="b",disk="sdb",source="x\"y"} 1"#),
+            "{text}"
+        );
+        assert_eq!(text, expected.finish() + &page_of(&vms).finish());
     }
 
     fn record(number: u128, name: &str) -> Arc<VmRecord> {

@@ -143,11 +143,10 @@ async fn delete_vm_vm(ask: Ask<DeleteVmVm>) -> Result<Answer<DeleteVmVm>> {
         vm::remove(api.store(), api.clock().as_ref(), volumes, &name).await
     };
     let removed = api.carry_out_within(api.settings().limits.wait_time, remove).await?;
-    let message = format!("VM `{}` was removed{}", removed.name, with_volumes(&removed));
-    Ok(ask.mode.done(match removed.kept.as_slice() {
-        [] => message,
-        entries => format!("{message}.{}", kept(entries)),
-    }))
+    let (name, volumes) = (&removed.name, with_volumes(&removed));
+    let (way_back, definition) = (kept(&removed.kept), definition_of(&removed));
+    let local = left_on_nodes(&removed);
+    Ok(ask.mode.done(format!("VM `{name}` was removed{volumes}.{way_back}{definition}{local}")))
 }
 
 async fn get_vm_vm_removal(ask: Ask<GetVmVmRemoval>) -> Result<Answer<GetVmVmRemoval>> {
@@ -163,6 +162,29 @@ fn with_volumes(removed: &vm::Removed) -> String {
         1 => " with its volume".to_owned(),
         several => format!(" with its {several} volumes"),
     }
+}
+
+/// The sentence about the definition of a removed VM. Nobody can tell its UUID any more, by which a
+/// backup knows it.
+fn definition_of(removed: &vm::Removed) -> String {
+    format!(
+        " Its definition, of UUID {}, is only in backups of the records: \"One VM that was \
+         removed\" in the manual says how it comes back.",
+        removed.uuid
+    )
+}
+
+/// The sentence about what the nodes keep of a removed VM, by its UUID and its name.
+fn left_on_nodes(removed: &vm::Removed) -> String {
+    let what = match (removed.local.has_tpm, removed.local.has_uefi_variables) {
+        (false, false) => return String::new(),
+        (true, false) => "Its TPM stays",
+        (false, true) => "Its UEFI variables stay",
+        (true, true) => "Its TPM and its UEFI variables stay",
+    };
+    format!(
+        " {what} on the nodes where it has run: \"UEFI's variables and the TPM\" in the manual."
+    )
 }
 
 async fn post_vm_vm_meta(ask: Ask<PostVmVmMeta>) -> Result<Answer<PostVmVmMeta>> {

@@ -382,3 +382,19 @@ fn counters<'de, D: serde::Deserializer<'de>>(
     let values = Option::<BTreeMap<String, Value>>::deserialize(deserializer)?.unwrap_or_default();
     Ok(values.into_iter().filter_map(|(name, value)| Some((name, value.as_f64()?))).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of two texts without a common line every pair of lines may have to be compared.
+    #[test]
+    fn a_diff_that_would_take_minutes_is_longer_than_needed_and_whole() {
+        let lines =
+            |word: &str| -> String { (0..50_000).map(|n| format!("{word}{n}\n")).collect() };
+        let diff = xml_diff(&lines("old"), &lines("new"), DIFF_TIME);
+        let count = |sign: char| diff.iter().filter(|line| line.starts_with(sign)).count();
+        // Each has a line of the heading.
+        assert_eq!((count('-'), count('+')), (50_001, 50_001));
+    }
+}

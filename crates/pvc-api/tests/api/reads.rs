@@ -81,7 +81,8 @@ async fn what_comes_later_says_so() {
         let message = api.post(path).await.refused(status);
         assert!(message.contains(" with release 0."), "{message}");
     }
-    api.get("/vm/vm00000/snapshot").await.refused(501);
+    let read = api.get("/vm/vm00000/snapshot").await.refused(501);
+    assert!(read.starts_with("snapshots, backups and mirrors of VMs come with "), "{read}");
 }
 
 #[tokio::test]

@@ -29,13 +29,7 @@ impl Init {
         } else {
             "Create the records of a new cluster"
         };
-        confirm::ask(pvc, self.yes, sentence)?;
-        let message = pvc.client()?.change(
-            PostInitialize,
-            [],
-            &Initialization { really: "yes".to_owned(), overwrite: Flag(self.overwrite) },
-        )?;
-        pvc.done(message);
-        Ok(())
+        let wanted = Initialization { really: "yes".to_owned(), overwrite: Flag(self.overwrite) };
+        confirm::change(pvc, self.yes, sentence, PostInitialize, [], &wanted)
     }
 }

@@ -87,9 +87,13 @@ impl Restore {
             summary(records.keys()),
             warning(records),
         );
-        confirm::type_name(pvc, self.yes, &sentence, names.typed())?;
         let restoration =
             Restoration { really: "yes".to_owned(), force: Added(self.force), cluster_data: text };
+        // What the API would refuse nobody is asked about.
+        if !pvc.unasked(self.yes.yes) {
+            pvc.client()?.dry_run(PostRestore, [], &restoration)?;
+        }
+        confirm::type_name(pvc, self.yes, &sentence, names.typed())?;
         let message = pvc.client()?.change(PostRestore, [], &restoration)?;
         pvc.done(message);
         Ok(())

@@ -1,8 +1,8 @@
 //! Reading of a domain XML: what is found, and what is refused.
 
 use pvc_domain::{
-    DomainError, alias_of, count_devices, has_alias, has_open_vnc, one_line_single_quotes, pretty,
-    summary, validate,
+    DomainError, LocalState, alias_of, count_devices, has_alias, has_open_vnc, local_state,
+    one_line_single_quotes, pretty, summary, validate,
 };
 use pvc_model::domain::{DiskSource, NicKind};
 
@@ -309,6 +309,31 @@ fn a_display_that_is_open_to_a_network_is_a_warning() {
         let warnings = validate(&xml).unwrap().warnings;
         assert_eq!(warnings.len(), usize::from(is_open), "{attributes} {inner}: {warnings:?}");
         assert_eq!(has_open_vnc(&xml).unwrap(), is_open, "{attributes} {inner}");
+    }
+}
+
+#[test]
+fn a_node_keeps_the_state_of_an_emulated_tpm_and_uefis_variables() {
+    let tpm = |backend: &str| minimal(&format!("<tpm model='tpm-crb'>{backend}</tpm>"));
+    let os = |attributes: &str, inner: &str| {
+        let plain = minimal("").replace("<os>", &format!("<os{attributes}>"));
+        plain.replace("</os>", &format!("{inner}</os>"))
+    };
+    for (xml, has_tpm, has_uefi_variables) in [
+        (minimal(""), false, false),
+        (tpm("<backend type='emulator' version='2.0'/>"), true, false),
+        (tpm("<backend type='emulator' persistent_state='yes'/>"), true, false),
+        (tpm("<backend type='emulator' persistent_state='no'/>"), false, false),
+        (tpm("<backend type='passthrough'/>"), false, false),
+        (tpm(""), false, false),
+        (os(" firmware='efi'", ""), false, true),
+        (os(" firmware='bios'", ""), false, false),
+        (os("", "<loader readonly='yes' type='pflash'>/x.fd</loader>"), false, true),
+        (os("", "<loader type='rom'>/x.bin</loader>"), false, false),
+        (os("", "<nvram>/x.fd</nvram>"), false, true),
+        ("no XML".to_owned(), false, false),
+    ] {
+        assert_eq!(local_state(&xml), LocalState { has_tpm, has_uefi_variables }, "{xml}");
     }
 }
 

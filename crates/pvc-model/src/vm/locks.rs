@@ -1,4 +1,4 @@
-//! Whether a lock on a volume may be broken: the one rule of all who break any.
+//! Whether a lock on a volume may be broken, or is in the way: the one rule of all who meet any.
 //!
 //! A lock tells the address of the host that holds it, and nothing of the guest. Broken under a
 //! guest that runs, it costs the guest its disk; left behind by one that is gone, it keeps the VM
@@ -15,6 +15,9 @@
 //!
 //! Where guests share a volume (`<shareable/>`), the lock goes from one to the other as they write:
 //! one of a partner that may live is left alone, and in nobody's way.
+//!
+//! A guest that is given a volume while it runs meets its locks as its start would. Nobody breaks
+//! any then: its own node does at the next start.
 
 use super::moving::has_guest;
 use super::volumes::{is_at_rest, node_at, users};
@@ -51,12 +54,25 @@ pub enum Breaker<'a> {
         /// The guests of that node as its hypervisor tells.
         guests: &'a GuestsHere,
     },
+    /// A worker that is to give `volume` to the guest of `vm`, which runs on its node. It breaks
+    /// none.
+    Attacher {
+        vm: Uuid,
+        volume: &'a VolumeId,
+        /// Whether the disk that is given says that others may use it meanwhile (`<shareable/>`).
+        is_shared: bool,
+        /// Node of the worker.
+        here: &'a NodeName,
+        /// The guests of that node as its hypervisor tells; `None` before it was asked. The VM's
+        /// own is none that has a lock: it does not have the volume yet.
+        guests: Option<&'a GuestsHere>,
+    },
 }
 
 /// The guests of a node that a lock of this node may be one of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GuestsHere {
-    /// Whether the VM's own guest is here.
+    /// Whether the VM's own guest is here, and may have a lock.
     pub own: bool,
     /// The names of the others that use the volume.
     pub users: Vec<String>,
@@ -102,17 +118,52 @@ pub enum Kept {
     BeingRenamed(String),
 }
 
+/// Lock that keeps a VM from starting.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockingLock<'a> {
+    pub id: &'a str,
+    pub address: &'a str,
+    pub volume: &'a VolumeId,
+    /// Clause that says why it is not freed.
+    pub why: &'a str,
+    /// Node that has that address; `None` if none is known to have it, or none that could free it.
+    pub node: Option<&'a NodeName>,
+}
+
+impl BlockingLock<'_> {
+    /// The reason for which its VM is in state `fail`, with what an operator does about it. It
+    /// begins as that of PVC 1.0.3.
+    pub fn reason(&self) -> String {
+        let BlockingLock { id, address, volume, why, node } = self;
+        let (place, then) = match node {
+            Some(node) => (
+                format!(" on {node}, a guest, a script or a program"),
+                format!("stop the VM, move it to {node} and flush its locks there"),
+            ),
+            None => (
+                ", a guest, a script or a program at that address".to_owned(),
+                "stop VM and flush locks manually".to_owned(),
+            ),
+        };
+        format!(
+            "Could not safely free RBD lock {id} ({address}) on volume {volume}: {why}. Look first \
+             who has it{place} (`rbd status {volume}`); if nobody has, {then}"
+        )
+    }
+}
+
 /// Decides what is done about a lock that is held from `address`.
 pub fn may_break(cluster: &Cluster, address: &str, by: &Breaker<'_>) -> Verdict {
     match by {
-        Breaker::Node { vm, volume, own_address, .. } if *own_address != Some(address) => {
-            match is_of_a_partner(cluster, vm, volume, address) {
-                true => Verdict::Shared,
-                false => Verdict::Keep(held_elsewhere(cluster, address)),
-            }
+        Breaker::Node { vm, volume, own_address, guests } => {
+            let is_own = *own_address == Some(address);
+            before_use(cluster, address, is_own, Use::recorded(vm, volume), *guests)
         }
-        Breaker::Node { guests: None, .. } => Verdict::AskGuests,
-        Breaker::Node { vm, volume, guests: Some(guests), .. } => own_lock(vm, volume, guests),
+        Breaker::Attacher { vm, volume, is_shared, here, guests } => {
+            let access = if *is_shared { Access::Shared } else { Access::Alone };
+            let is_own = node_at(cluster, address).is_some_and(|node| node.name == **here);
+            before_use(cluster, address, is_own, Use { vm: *vm, volume, access }, *guests)
+        }
         Breaker::Fencer { vm, volume, victim } => {
             let stamp = victim.keepalives;
             if at_stamp(cluster, &victim.name, DaemonState::Fenced, stamp).is_none() {
@@ -120,7 +171,7 @@ pub fn may_break(cluster: &Cluster, address: &str, by: &Breaker<'_>) -> Verdict 
             } else if is_of_the_dead(cluster, &victim.name, *vm, address) {
                 Verdict::Break
             } else if let Some(vm) = cluster.vms.get(vm)
-                && is_of_a_partner(cluster, vm, volume, address)
+                && is_of_a_partner(cluster, Use::recorded(vm, volume), address)
             {
                 Verdict::Shared
             } else {
@@ -130,11 +181,40 @@ pub fn may_break(cluster: &Cluster, address: &str, by: &Breaker<'_>) -> Verdict 
         Breaker::Operator { vm, volume, here, guests } => {
             match may_flush(cluster, vm, guests.own.then_some(*here), Moment::Before) {
                 Err(kept) => Verdict::Keep(kept),
-                Ok(()) if !others(cluster, vm, volume).is_empty() => Verdict::Shared,
+                Ok(()) if !others(cluster, vm.uuid, volume).is_empty() => Verdict::Shared,
                 Ok(()) => check_holder(cluster, vm, volume, here, guests, address)
                     .map_or_else(Verdict::Keep, |()| Verdict::Break),
             }
         }
+    }
+}
+
+/// Volume that a VM uses, or is to use.
+#[derive(Debug, Clone, Copy)]
+struct Use<'a> {
+    vm: Uuid,
+    volume: &'a VolumeId,
+    access: Access,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// No other guest may use the volume meanwhile.
+    Alone,
+    Shared,
+    /// The volume is in a list alone that is older than the XML, or the XML cannot be read.
+    Listed,
+}
+
+impl<'a> Use<'a> {
+    /// The use that the record of `vm` tells.
+    fn recorded(vm: &VmRecord, volume: &'a VolumeId) -> Self {
+        let access = match &vm.domain {
+            Ok(domain) if domain.shares(volume) => Access::Shared,
+            Ok(domain) if domain.own_volumes().any(|own| own == volume) => Access::Alone,
+            _ => Access::Listed,
+        };
+        Use { vm: vm.uuid, volume, access }
     }
 }
 
@@ -202,22 +282,23 @@ fn check_names(cluster: &Cluster, vm: &VmRecord) -> Result<(), Kept> {
 /// lock may be theirs.
 fn check_unused(cluster: &Cluster, vm: &VmRecord) -> Result<(), Kept> {
     check_none_held(cluster, vm).map_err(Kept::Held)?;
-    vm.named_volumes().try_for_each(|volume| match rival(cluster, vm, volume) {
+    vm.named_volumes().try_for_each(|volume| match rival(cluster, Use::recorded(vm, volume)) {
         Some(other) => Err(Kept::UsedBy { volume: volume.clone(), vm: other.name.clone() }),
         None => Ok(()),
     })
 }
 
-/// The first other VM that may run with the volume, unless it and `vm` share it.
-fn rival<'a>(cluster: &'a Cluster, vm: &VmRecord, volume: &'a VolumeId) -> Option<&'a VmRecord> {
-    let shares = |vm: &VmRecord| vm.domain.as_ref().is_ok_and(|domain| domain.shares(volume));
-    let is_shared = shares(vm);
-    others(cluster, vm, volume).into_iter().find(|other| !is_shared || !shares(other))
+/// The first other VM that may run with the volume, unless it and the one of `used` share it.
+fn rival<'a>(cluster: &'a Cluster, used: Use<'a>) -> Option<&'a VmRecord> {
+    let is_shared = used.access == Access::Shared;
+    let shares = |vm: &VmRecord| Use::recorded(vm, used.volume).access == Access::Shared;
+    let all = others(cluster, used.vm, used.volume);
+    all.into_iter().find(|other| !is_shared || !shares(other))
 }
 
-/// The other VMs that have the volume and may run.
-fn others<'a>(cluster: &'a Cluster, vm: &VmRecord, volume: &'a VolumeId) -> Vec<&'a VmRecord> {
-    let may_run = |user: &&VmRecord| user.uuid != vm.uuid && !is_at_rest(cluster, user);
+/// The VMs but `vm` that have the volume and may run.
+fn others<'a>(cluster: &'a Cluster, vm: Uuid, volume: &'a VolumeId) -> Vec<&'a VmRecord> {
+    let may_run = |user: &&VmRecord| user.uuid != vm && !is_at_rest(cluster, user);
     users(cluster, volume).filter(may_run).collect()
 }
 
@@ -244,15 +325,33 @@ fn check_holder(
     }
 }
 
-/// Whether a lock held from `address` is one of a guest that shares the volume with `vm`, as
-/// records tell: it is there, on a node that is not proven dead, and nobody else that may run needs
-/// the volume alone.
-fn is_of_a_partner(cluster: &Cluster, vm: &VmRecord, volume: &VolumeId, address: &str) -> bool {
+/// Decides what is done about a lock on a volume before a guest of this node uses it. Whose it is
+/// decides first: of another node's lock, the guests here tell nothing.
+fn before_use(
+    cluster: &Cluster,
+    address: &str,
+    is_own: bool,
+    used: Use<'_>,
+    guests: Option<&GuestsHere>,
+) -> Verdict {
+    match guests {
+        _ if !is_own && is_of_a_partner(cluster, used, address) => Verdict::Shared,
+        _ if !is_own => Verdict::Keep(held_elsewhere(cluster, address)),
+        None => Verdict::AskGuests,
+        Some(guests) => own_lock(used, guests),
+    }
+}
+
+/// Whether a lock held from `address` is one of a guest that shares the volume with that of `used`,
+/// as records tell: it is there, on a node that is not proven dead, and nobody else that may run
+/// needs the volume alone.
+fn is_of_a_partner(cluster: &Cluster, used: Use<'_>, address: &str) -> bool {
     let Some(node) = node_at(cluster, address).filter(|node| !node.is_fenced()) else {
         return false;
     };
     let has = |user: &VmRecord| has_guest(cluster, node, user.uuid);
-    rival(cluster, vm, volume).is_none() && others(cluster, vm, volume).into_iter().any(has)
+    let mut others = others(cluster, used.vm, used.volume).into_iter();
+    rival(cluster, used).is_none() && others.any(has)
 }
 
 fn held_elsewhere(cluster: &Cluster, address: &str) -> Kept {
@@ -262,16 +361,13 @@ fn held_elsewhere(cluster: &Cluster, address: &str) -> Kept {
     node_at(cluster, address).map_or(Kept::Unknown, |node| Kept::HeldBy(node.name.clone()))
 }
 
-fn own_lock(vm: &VmRecord, volume: &VolumeId, guests: &GuestsHere) -> Verdict {
-    let needs_it_alone =
-        vm.domain.as_ref().is_ok_and(|domain| domain.own_volumes().any(|own| own == volume));
+fn own_lock(used: Use<'_>, guests: &GuestsHere) -> Verdict {
     match guests.users.first() {
         _ if guests.own => Verdict::InUse,
         None => Verdict::Break,
-        Some(user) if needs_it_alone => {
-            Verdict::Keep(Kept::UsedBy { volume: volume.clone(), vm: user.clone() })
+        Some(user) if used.access == Access::Alone => {
+            Verdict::Keep(Kept::UsedBy { volume: used.volume.clone(), vm: user.clone() })
         }
-        // Shared, or only in a list that is older than the XML.
         Some(_) => Verdict::Shared,
     }
 }
@@ -382,6 +478,28 @@ mod tests {
         let fenced = NodeRecord { daemon_state: DaemonState::Fenced, domain_state, ..hv2 };
         let being_freed = Verdict::Keep(Kept::BeingFreed);
         assert_eq!(may_break(&cluster([hv1, fenced]), THERE, &nowhere), being_freed);
+    }
+
+    /// An operator who flushes it first takes the disk from whoever has it.
+    #[test]
+    fn the_reason_of_a_lock_that_is_kept_says_to_look_first_who_has_it() {
+        let (volume, hv2) = (volume(), NodeName::new("hv2"));
+        let lock = |why, node| {
+            let lock = BlockingLock { id: "auto 1", address: THERE, volume: &volume, why, node };
+            lock.reason()
+        };
+        assert_eq!(
+            lock("nobody here has that address", None),
+            "Could not safely free RBD lock auto 1 (10.0.1.2) on volume vms/web1: nobody here has \
+             that address. Look first who has it, a guest, a script or a program at that address \
+             (`rbd status vms/web1`); if nobody has, stop VM and flush locks manually"
+        );
+        assert_eq!(
+            lock("node hv2 has not freed it", Some(&hv2)),
+            "Could not safely free RBD lock auto 1 (10.0.1.2) on volume vms/web1: node hv2 has not \
+             freed it. Look first who has it on hv2, a guest, a script or a program (`rbd status \
+             vms/web1`); if nobody has, stop the VM, move it to hv2 and flush its locks there"
+        );
     }
 
     /// The volume has its new name already, and the record the old one: an operator would be told
@@ -679,6 +797,61 @@ mod tests {
             assert_eq!(may_break(&cluster, "10.0.1.9", &starts), unknown, "{case}");
             assert_eq!(may_break(&cluster, "10.0.1.9", &fences), foreign(), "{case}");
             assert_eq!(may_break(&cluster, "10.0.1.3", &fences), Verdict::Break, "{case}");
+        }
+    }
+
+    /// A running guest is not given a volume that its VM would not be started with.
+    #[test]
+    fn a_running_guest_meets_the_locks_of_a_volume_as_its_start_would() {
+        use DaemonState::{Dead, Fenced, Run};
+        let (volume, here) = (volume(), NodeName::new("hv1"));
+        let users = |users: &[&str]| GuestsHere {
+            own: false,
+            users: users.iter().map(|user| (*user).to_owned()).collect(),
+        };
+        let asked = [None, Some(users(&[])), Some(users(&["vm2"]))];
+        let mut seen = Vec::new();
+        for (own, others, runs, hv2) in [
+            (true, true, true, Run),
+            (true, true, true, Dead),
+            (true, true, true, Fenced),
+            (true, true, false, Run),
+            (true, false, true, Run),
+            (false, true, true, Run),
+            (false, false, false, Run),
+        ] {
+            let case = format!("{own} {others}, runs: {runs}, {hv2:?}");
+            let (vm, other) = (vm(VmState::Start, own), other(VmState::Start, others));
+            // Its record does not name the volume, as that of a guest which alone is given it.
+            let domain = Ok(Arc::new(records::domain(vm.uuid)));
+            let recorded = VmRecord { domain, ..vm.clone() };
+            let running = if runs { vec![other.uuid] } else { vec![] };
+            let [hv1, node] = two();
+            let node = NodeRecord { daemon_state: hv2, running, ..node };
+            let cluster = with(cluster([hv1, node]), [recorded, other]);
+            for address in [HERE, THERE, "10.0.1.9"] {
+                for guests in &asked {
+                    let (guests, volume, own_address) = (guests.as_ref(), &volume, Some(HERE));
+                    let start = Breaker::Node { vm: &vm, volume, own_address, guests };
+                    let expected = may_break(&cluster, address, &start);
+                    let (vm, here, is_shared) = (vm.uuid, &here, own);
+                    let attach = Breaker::Attacher { vm, volume, is_shared, here, guests };
+                    let verdict = may_break(&cluster, address, &attach);
+                    assert_eq!(verdict, expected, "{case}: {address}, {guests:?}");
+                    seen.push(verdict);
+                }
+            }
+        }
+        let used = Kept::UsedBy { volume, vm: "vm2".to_owned() };
+        for verdict in [
+            Verdict::AskGuests,
+            Verdict::Break,
+            Verdict::Shared,
+            Verdict::Keep(used),
+            Verdict::Keep(Kept::HeldBy("hv2".into())),
+            Verdict::Keep(Kept::Unknown),
+        ] {
+            assert!(seen.contains(&verdict), "{verdict:?} in {seen:?}");
         }
     }
 }

@@ -10,7 +10,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::fault::{NODE_FENCED, fault_id};
 use pvc_model::fence::{self, FenceNote, PowerAfter, Proof, Rescue, Step, Way, at_stamp};
 use pvc_model::node::{DaemonState, DomainState, NodeFigures, NodeRecord};
-use pvc_model::vm::locks::{Breaker, Kept, Verdict, may_break};
+use pvc_model::vm::locks::{BlockingLock, Breaker, Kept, Verdict, may_break};
 use pvc_ports::{Bmc, StorageError};
 use pvc_role::{Superseded, caught};
 use pvc_store::{
@@ -336,13 +336,14 @@ impl Actor {
                     // A partner that lives has it: it is in nobody's way.
                     Verdict::Shared => {}
                     _ if matches!(rescue.way, Way::Start(_)) => {
-                        return Err(Locked::Foreign(format!(
-                            "Could not safely free RBD lock {} ({}) on volume {volume}: it is not \
-                             one of the dead node. Look first who has it, a guest, a script or a \
-                             program at that address (`rbd status {volume}`); if nobody has, stop \
-                             VM and flush locks manually",
-                            lock.id, lock.address
-                        )));
+                        let lock = BlockingLock {
+                            id: &lock.id,
+                            address: &lock.address,
+                            volume,
+                            why: "it is not one of the dead node",
+                            node: None,
+                        };
+                        return Err(Locked::Foreign(lock.reason()));
                     }
                     _ => {}
                 }

@@ -10,6 +10,7 @@ use pvc_model::guest_network::GuestNetworks;
 use pvc_model::hold::{Held, check_none_held};
 use pvc_model::network_core::{CoreNet, CoreNetworks};
 use pvc_model::storage::VolumeId;
+use pvc_model::vm::locks::BlockingLock;
 use pvc_model::vm::moving::MoveNote;
 use pvc_model::vm::plan::{Planned, Step};
 use pvc_model::vm::{NOT_RESTARTED, VmRecord, VmState};
@@ -111,14 +112,12 @@ impl StepError {
     fn reason(&self, shared: &Shared) -> Option<String> {
         match self {
             StepError::Permanent(reason) => Some(reason.clone()),
-            StepError::HeldBy { lock, address, volume, node } => Some(format!(
-                "Could not safely free RBD lock {lock} ({address}) on volume {volume}: node \
-                 {node}, whose it is, has not freed \
-                 it within {} s. Look first who has it on {node}, a guest, a script or a program \
-                 (`rbd status {volume}`); if nobody has, stop the VM, move it to {node} and flush \
-                 its locks there",
-                ASKED.as_secs()
-            )),
+            StepError::HeldBy { lock, address, volume, node } => {
+                let seconds = ASKED.as_secs();
+                let why = format!("node {node}, whose it is, has not freed it within {seconds} s");
+                let (why, node) = (why.as_str(), Some(node));
+                Some(BlockingLock { id: lock, address, volume, why, node }.reason())
+            }
             // The bridge is about to be made, or a fault tells why it is not.
             StepError::Hypervisor(HypervisorError::Refused { why })
                 if is_of_a_network_to_come(why, shared) =>

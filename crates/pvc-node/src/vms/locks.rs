@@ -9,7 +9,7 @@ use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmRecord;
-use pvc_model::vm::locks::{Breaker, GuestsHere, Kept, Verdict, may_break};
+use pvc_model::vm::locks::{BlockingLock, Breaker, GuestsHere, Kept, Verdict, may_break};
 use pvc_model::vm::volumes::{rivals, runs_on};
 use pvc_ports::{Guest, GuestRun, HypervisorError, StorageError, VolumeLock};
 
@@ -72,12 +72,13 @@ fn step_error(shared: &Shared, kept: Kept, volume: VolumeId, lock: VolumeLock) -
             "its volume `{volume}` is in use by VM `{other}`, which runs on node `{}`",
             shared.name()
         )),
-        _ => StepError::Permanent(format!(
-            "Could not safely free RBD lock {lock} ({address}) on volume {volume}: no node of this \
-             version has that address, and one of PVC 1.0.3 cannot be asked to free it. Look first \
-             who has it, a guest, a script or a program at that address (`rbd status {volume}`); \
-             if nobody has, stop VM and flush locks manually"
-        )),
+        _ => {
+            let why = "no node of this version has that address, and one of PVC 1.0.3 cannot be \
+                       asked to free it";
+            let (id, address, volume) = (lock.as_str(), address.as_str(), &volume);
+            let lock = BlockingLock { id, address, volume, why, node: None };
+            StepError::Permanent(lock.reason())
+        }
     }
 }
 

@@ -30,7 +30,7 @@ pub use together::{
     take_back, trash_volumes,
 };
 pub(crate) use trash::take_away;
-pub use trash::{Taken, only_in_trash, purge_volume, restore_volume, trashed};
+pub use trash::{Taken, is_needed, only_in_trash, purge_volume, restore_volume, trashed};
 pub use volume::{
     CloneKind, Resized, clone_volume, create_volume, flatten_volume, remove_volume,
     rename_own_volume, rename_volume, resize_volume,

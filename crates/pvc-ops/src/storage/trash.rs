@@ -5,7 +5,7 @@ use std::time::Duration;
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::{Held, Purpose, check_not_held};
 use pvc_model::storage::{PoolName, TrashId, VolumeId, VolumeName};
-use pvc_model::vm::volumes::users;
+use pvc_model::trash;
 use pvc_ports::{Storage, StorageError, TrashedVolume};
 use pvc_store::{ChangeError, Store};
 
@@ -76,14 +76,30 @@ pub async fn trashed(
     Ok(all)
 }
 
-/// The volumes in the trash that a recorded VM names, and of whose name there is no other: the
-/// disks of removed VMs whose records have come back from a backup.
+/// Whether a VM [needs](trash::is_needed) the volume in the trash. The storage is asked only where
+/// one names it.
+///
+/// # Errors
+/// If the storage does not say.
+pub async fn is_needed(
+    cluster: &Cluster,
+    storage: &dyn Storage,
+    entry: &TrashedVolume,
+) -> Result<bool, StorageError> {
+    let was = entry.volume();
+    if !trash::is_needed(cluster, &was, false) {
+        return Ok(false);
+    }
+    let is_there = exists(storage, &was).await?;
+    Ok(trash::is_needed(cluster, &was, is_there))
+}
+
+/// The volumes in the trash that a VM [needs](is_needed): the disks of removed VMs whose records
+/// have come back from a backup.
 pub async fn only_in_trash(cluster: &Cluster, storage: &dyn Storage) -> Done<Vec<TrashedVolume>> {
     let mut found = Vec::new();
     for entry in trashed(cluster, storage, None).await? {
-        let volume = VolumeId { pool: entry.pool.clone(), volume: entry.name.clone() };
-        let is_named = users(cluster, &volume).next().is_some();
-        if is_named && !exists(storage, &volume).await.map_err(refused)? {
+        if is_needed(cluster, storage, &entry).await.map_err(refused)? {
             found.push(entry);
         }
     }
@@ -138,7 +154,7 @@ pub async fn purge_volume(
     id: &TrashId,
 ) -> Done<TrashedVolume> {
     let entry = find(store, storage, pool, id).await?;
-    let volume = VolumeId { pool: pool.clone(), volume: entry.name.clone() };
+    let volume = entry.volume();
     // Until the new contents of a volume have its name, the old ones may be needed; and nobody here
     // knows what another version needs.
     match store.view().holds.get(&volume) {

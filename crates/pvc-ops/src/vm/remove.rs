@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pvc_domain::{LocalState, local_state};
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::{Held, check_none_held, check_not_held};
 use pvc_model::node::DaemonState;
@@ -28,6 +29,8 @@ pub struct Removed {
     pub volumes: Vec<VolumeId>,
     /// Volumes of these that are in the trash.
     pub kept: Vec<TrashedVolume>,
+    /// State that stays on the nodes where it has run.
+    pub local: LocalState,
 }
 
 /// Removal of the volumes of a VM.
@@ -133,7 +136,12 @@ pub async fn remove(
         remove_volumes(store, removal, &stopping, &volumes, &mut gone).await?;
     }
     store.change(|cluster| Ok((drop_records(cluster, &stopping, &gone)?, ()))).await?;
-    Ok(Removed { uuid: stopping.uuid, name: stopping.name, volumes: gone.removed, kept: gone.kept })
+    Ok(removed(stopping, gone))
+}
+
+fn removed(stopping: Stopping, gone: Gone) -> Removed {
+    let Stopping { uuid, name, local, .. } = stopping;
+    Removed { uuid, name, volumes: gone.removed, kept: gone.kept, local }
 }
 
 /// Removal of a VM that is off, so that nothing is waited for. Who asks for it writes what is
@@ -186,8 +194,7 @@ impl OffRemoval {
 
     /// The VM and the parts of it that are gone, after the end.
     pub fn into_removed(self) -> Removed {
-        let OffRemoval { stopping: Stopping { uuid, name, .. }, gone, .. } = self;
-        Removed { uuid, name, volumes: gone.removed, kept: gone.kept }
+        removed(self.stopping, self.gone)
     }
 }
 
@@ -200,7 +207,7 @@ pub fn check_remove(
     let record = find_vm(cluster, vm)?;
     let (_, stopping) = begin(cluster, vm, with_volumes)?;
     let volumes = if with_volumes { record.volumes() } else { Vec::new() };
-    Ok(Removed { uuid: stopping.uuid, name: stopping.name, volumes, kept: Vec::new() })
+    Ok(removed(stopping, Gone { removed: volumes, ..Gone::default() }))
 }
 
 /// Parts of a VM that are not there any more.
@@ -327,6 +334,7 @@ fn is_still_going(
 struct Stopping {
     uuid: Uuid,
     name: String,
+    local: LocalState,
     /// Whether it was off before, so that nothing has to be waited for.
     is_off: bool,
     /// The node that must notice; `None` if it said that it runs the VM, and so will say when it
@@ -413,7 +421,8 @@ fn begin(
     let notice = home.filter(|_| !runs);
     let notice =
         notice.map(|node| Notice { node: node.name.clone(), last: node.keepalive, seen: 0 });
-    Ok((changes, Stopping { uuid, name, is_off, notice }))
+    let local = local_state(&record.xml);
+    Ok((changes, Stopping { uuid, name, local, is_off, notice }))
 }
 
 fn check_unshared(

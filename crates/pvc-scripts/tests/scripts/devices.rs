@@ -112,8 +112,9 @@ impl World {
     }
 }
 
-/// Programs of which the one that maps this image never ends.
+/// Programs of which the one that does this to the image never ends.
 struct Stuck {
+    act: &'static str,
     image: String,
     others: ScriptedExec,
 }
@@ -121,7 +122,7 @@ struct Stuck {
 #[async_trait]
 impl Exec for Stuck {
     async fn run(&self, command: Command) -> Result<Output, ExecError> {
-        if command.args.ends_with(&["map".to_owned(), self.image.clone()]) {
+        if command.args.ends_with(&[self.act.to_owned(), self.image.clone()]) {
             std::future::pending::<()>().await;
         }
         self.others.run(command).await
@@ -327,7 +328,7 @@ async fn a_volume_whose_program_hangs_delays_no_other() {
     world.storage.insert(&other);
     let other = VolumeId::from_record(&other).expect("well formed");
     let image = world.volume.to_string();
-    let devices = world.process_with(Stuck { image, others: world.programs() });
+    let devices = world.process_with(Stuck { act: "map", image, others: world.programs() });
     let (job, while_it_hangs) = (one(), Duration::from_secs(60));
     let others = async {
         devices.map(&other, &job).await.expect("nobody has it");
@@ -342,6 +343,27 @@ async fn a_volume_whose_program_hangs_delays_no_other() {
         done = timeout(3 * while_it_hangs, others) => done.expect("nothing hangs but the one"),
     }
     devices.unmap(&world.volume, &job).await.expect("what has begun is known");
+    assert_eq!(world.mapped(), 0);
+}
+
+/// A worker that stops has ten seconds for all that is mapped, and a program of Ceph a minute.
+#[tokio::test(start_paused = true)]
+async fn a_volume_whose_unmapping_hangs_delays_no_other_of_a_process_that_stops() {
+    let world = World::new("hangs", Kernel::default());
+    let other = format!("scripts/next{}", std::process::id());
+    world.storage.insert(&other);
+    let other = VolumeId::from_record(&other).expect("well formed");
+    let image = world.volume.to_string();
+    let devices = world.process_with(Stuck { act: "unmap", image, others: world.programs() });
+    for volume in [&world.volume, &other] {
+        devices.map(volume, &one()).await.expect("nobody has it");
+    }
+    assert_eq!(world.mapped(), 2);
+    timeout(Duration::from_secs(10), devices.unmap_all()).await.expect_err("one of them hangs");
+    assert_eq!(world.mapped(), 1);
+    drop(devices);
+    let ended = world.process().unmap_left_over().await;
+    assert!(matches!(&*ended, [Ok(volume)] if *volume == world.volume), "{ended:?}");
     assert_eq!(world.mapped(), 0);
 }
 

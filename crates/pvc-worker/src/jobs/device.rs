@@ -1,5 +1,7 @@
 //! Plugs a device into a running VM, or pulls it out.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use pvc_domain::{
     Device, DomainError, EditError, Volumes, alias_of, count_devices, device_for_host,
@@ -10,12 +12,13 @@ use pvc_model::domain::DiskSource;
 use pvc_model::job::{JobVm, may_take};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
+use pvc_model::vm::locks::{Breaker, GuestsHere, Kept, Verdict, may_break};
 use pvc_model::vm::moving::is_moving;
 use pvc_model::vm::volumes::node_at;
 use pvc_model::{NodeName, Uuid};
 use pvc_ops::device::{DiskRefusal, check_disk};
 use pvc_ops::{Kind as RefusalKind, NoVm, Refusal};
-use pvc_ports::{Attachment, DeviceChange, HypervisorError, StorageError};
+use pvc_ports::{Attachment, DeviceChange, Guest, HypervisorError, StorageError};
 use pvc_store::{Changes, StoreError};
 use serde::{Deserialize, Serialize};
 
@@ -297,8 +300,8 @@ impl ChangeDevice {
         let view = context.tools.store.fresh().await?;
         check_disk(&view, vm, &disk, &mut Changes::new())?;
         match &disk.source {
-            DiskSource::Volume(volume) if !disk.shared => {
-                check_locks(context, &view, vm, volume).await
+            DiskSource::Volume(volume) => {
+                check_locks(context, &view, vm, volume, disk.shared).await
             }
             _ => Ok(()),
         }
@@ -333,45 +336,76 @@ async fn here(context: &Context, vm: Uuid) -> Result<Option<Found>, DeviceError>
     }
 }
 
-/// Refuses a volume that somebody has locked who is in no record: a guest that has it only for as
-/// long as it runs. What an earlier guest of this node has left is nobody's.
+/// Refuses a volume of which somebody has a lock that would keep the VM from being started with it.
+/// What an earlier guest of this node has left is nobody's.
 async fn check_locks(
     context: &Context,
     view: &Cluster,
     vm: Uuid,
     volume: &VolumeId,
+    is_shared: bool,
 ) -> Result<(), DeviceError> {
     let tools = &context.tools;
-    let mut is_locked_here = false;
+    let here = &tools.node;
+    let mut others = None;
     for lock in tools.storage.locks(volume).await? {
-        let node = node_at(view, &lock.address).map(|node| node.name.clone());
-        if node.as_ref() != Some(&tools.node) {
-            return Err(DeviceError::Locked {
-                volume: volume.clone(),
-                address: lock.address,
-                node,
-            });
-        }
-        is_locked_here = true;
-    }
-    if !is_locked_here {
-        return Ok(());
-    }
-    for (uuid, guest) in tools.hypervisor.guests().await? {
-        if uuid == vm {
-            continue;
-        }
-        let Some(Found { live, .. }) = here(context, uuid).await? else { continue };
-        if uses(&live, volume) {
-            let (volume, node) = (volume.clone(), tools.node.clone());
-            return Err(DeviceError::UsedHere { volume, vm: guest.name, node });
+        let judge = |guests: Option<&GuestsHere>| {
+            let by = Breaker::Attacher { vm, volume, is_shared, here, guests };
+            may_break(view, &lock.address, &by)
+        };
+        let verdict = match judge(None) {
+            Verdict::AskGuests => {
+                let others: &GuestsHere = match &others {
+                    Some(others) => others,
+                    None => {
+                        let guests = tools.hypervisor.guests().await?;
+                        let users = other_users(context, &guests, vm, volume).await?;
+                        others.insert(GuestsHere { own: false, users })
+                    }
+                };
+                judge(Some(others))
+            }
+            verdict => verdict,
+        };
+        match verdict {
+            Verdict::Keep(Kept::UsedBy { volume, vm }) => {
+                return Err(DeviceError::UsedHere { volume, vm, node: here.clone() });
+            }
+            Verdict::Keep(_) => {
+                let node = node_at(view, &lock.address).map(|node| node.name.clone());
+                let (volume, address) = (volume.clone(), lock.address);
+                return Err(DeviceError::Locked { volume, address, node });
+            }
+            Verdict::Break | Verdict::Shared | Verdict::InUse | Verdict::AskGuests => {}
         }
     }
     Ok(())
 }
 
+/// The names of the guests here but that of `vm` which use the volume: by the XML that they run
+/// with, for records may be of tomorrow.
+pub(super) async fn other_users(
+    context: &Context,
+    guests: &BTreeMap<Uuid, Guest>,
+    vm: Uuid,
+    volume: &VolumeId,
+) -> Result<Vec<String>, HypervisorError> {
+    let mut users = Vec::new();
+    for (uuid, guest) in guests {
+        if *uuid == vm {
+            continue;
+        }
+        match context.tools.hypervisor.live_xml(*uuid).await {
+            Ok(live) if uses(&live, volume) => users.push(guest.name.clone()),
+            Ok(_) | Err(HypervisorError::NoGuest { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(users)
+}
+
 /// Whether the guest with this XML uses the volume.
-pub(super) fn uses(live: &str, volume: &VolumeId) -> bool {
+fn uses(live: &str, volume: &VolumeId) -> bool {
     match pvc_domain::summary(live) {
         Ok(domain) => domain.named_volumes().any(|used| used == volume),
         // What cannot be read is searched.

@@ -16,7 +16,7 @@ use pvc_ports::{Guest, HypervisorError, StorageError, VolumeLock};
 use pvc_store::StoreError;
 use serde::{Deserialize, Serialize};
 
-use super::device::uses;
+use super::device::other_users;
 use super::{find, name, text};
 use crate::context::Context;
 use crate::kind::Kind;
@@ -132,12 +132,16 @@ impl Kind for FlushLocks {
             return Err(FlushError::OtherVolumes { vm, volume });
         }
         seen.may_flush(Moment::Listed)?;
+        if locks.is_empty() {
+            return Ok(Flushed::All(0));
+        }
+        seen.check_not_silent()?;
+        // Looked at once: the lock of a guest that is given the volume later is not among these.
+        let guests = seen.guests_with(context, &step.volume).await?;
+        let (vm, volume, here) = (&seen.vm, &step.volume, &seen.here);
+        let by = Breaker::Operator { vm, volume, here, guests: &guests };
         let (mut freed, mut left) = (0, 0);
         for lock in &locks {
-            seen.check_not_silent()?;
-            let guests = seen.guests_with(context, &step.volume).await?;
-            let (vm, volume, here) = (&seen.vm, &step.volume, &seen.here);
-            let by = Breaker::Operator { vm, volume, here, guests: &guests };
             let holder = &lock.address;
             match may_break(&seen.view, holder, &by) {
                 Verdict::Break => context.tools.storage.break_lock(volume, lock).await?,
@@ -206,21 +210,13 @@ impl Seen {
         self.guests.contains_key(&self.vm.uuid).then_some(&self.here)
     }
 
-    /// The guests here that the locks on the volume depend on: by the XML that they run with, for
-    /// records may be of tomorrow.
+    /// The guests here that the locks on the volume depend on.
     async fn guests_with(
         &self,
         context: &Context,
         volume: &VolumeId,
     ) -> Result<GuestsHere, FlushError> {
-        let mut users = Vec::new();
-        for (uuid, guest) in &self.guests {
-            match context.tools.hypervisor.live_xml(*uuid).await {
-                Ok(live) if uses(&live, volume) => users.push(guest.name.clone()),
-                Ok(_) | Err(HypervisorError::NoGuest { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let users = other_users(context, &self.guests, self.vm.uuid, volume).await?;
         Ok(GuestsHere { own: self.runs_on().is_some(), users })
     }
 

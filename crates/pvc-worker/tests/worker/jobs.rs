@@ -89,6 +89,17 @@ impl World {
         id
     }
 
+    /// Adds a node that runs, with this address on the storage network.
+    async fn add_node(&self, name: &str, address: &str) {
+        let node = NewNode { name: name.into(), ..crate::crashes::hv1() };
+        self.change(Change::AddNode(Box::new(node))).await;
+        self.change(Change::Node(name.into(), NodeChange::Daemon(DaemonState::Run))).await;
+        let storage_address = Some(address.to_owned());
+        let note = DaemonNote { storage_address, ..DaemonNote::default() };
+        let report = vec![Report::Daemon(name.into(), note, None)];
+        self.store.report(report).await.expect("the tree is open");
+    }
+
     async fn end_of(&self, id: &JobId) -> JobProgress {
         common::end_of(&self.store, id, Duration::from_secs(60)).await
     }
@@ -203,6 +214,22 @@ async fn locks_of_a_vm_of_another_node_are_freed_while_that_is_proven_dead_and_n
         let left = world.storage.locks(&volume).await.expect("it is there").len();
         assert_eq!(left, usize::from(expected == JobState::Failed));
     }
+}
+
+/// A node may have hundreds of guests.
+#[tokio::test(start_paused = true)]
+async fn the_guests_of_the_node_are_looked_at_once_for_all_locks_of_a_volume() {
+    let world = World::without_worker(VmState::Stop).await;
+    let other = Uuid::from_u128(7);
+    world.hypervisor.insert(other, "db1");
+    for address in ["10.0.0.7", "10.0.0.8", "10.0.0.9"] {
+        world.storage.lock("vms/web1_sda", address);
+    }
+    world.start_worker(world.store.clone());
+    let id = world.submit(1, flush_locks()).await;
+    let end = world.end_of(&id).await;
+    assert_eq!(end.status, "freed 3 locks on 1 volumes of VM \"web1\"");
+    assert_eq!(world.hypervisor.count_of_xml(other), 1);
 }
 
 /// VM `db1`, whose only volume is that of `web1`, with its definition.
@@ -359,6 +386,88 @@ async fn a_volume_that_another_vm_runs_with_or_that_is_held_or_locked_is_not_att
     let locks = world.storage.locks(&disk).await.expect("it is there");
     world.storage.break_lock(&disk, &locks[0]).await.expect("it is there");
     assert_eq!(attach(5, "").await.0, JobState::Succeeded);
+}
+
+/// A disk of the volume `vms/db1_sda`, with this element of its own.
+fn disk_of_db1(more: &str) -> String {
+    format!(
+        "<disk type='network' device='disk'><source protocol='rbd' name='vms/db1_sda'/>\
+         <target dev='sdb' bus='scsi'/>{more}</disk>"
+    )
+}
+
+/// VM `db1`, with the volume `vms/db1_sda`, and this element in its disk.
+fn db1_with_its_own(more: &str) -> NewVm {
+    let db1 = db1(VmState::Start);
+    let xml = db1.xml.replace("vms/web1_sda", "vms/db1_sda");
+    let xml = xml.replace("<target", &format!("{more}<target"));
+    let volumes = vec![VolumeId::from_record("vms/db1_sda").expect("well formed")];
+    NewVm { node: Some("hv2".into()), xml, volumes, ..db1 }
+}
+
+/// The lock of a shared volume goes from one guest to the other as they write. That of anybody else
+/// would keep the VM from being started with it.
+#[tokio::test(start_paused = true)]
+async fn a_shared_volume_is_attached_beside_the_lock_of_a_partner_and_of_nobody_else() {
+    let volume = VolumeId::from_record("vms/db1_sda").expect("well formed");
+    let shareable = "<shareable/>";
+    let of_hv2 = "volume `vms/db1_sda` is locked from 10.0.0.9, which is node `hv2`";
+    let of_nobody = "volume `vms/db1_sda` is locked from 10.0.0.8";
+    for (of_partner, runs, address, expected) in [
+        (shareable, true, "10.0.0.9", None),
+        (shareable, false, "10.0.0.9", Some(of_hv2)),
+        ("", true, "10.0.0.9", Some(of_hv2)),
+        (shareable, true, "10.0.0.8", Some(of_nobody)),
+    ] {
+        let world = World::with_vm(VmState::Start).await;
+        world.hypervisor.insert(UUID, "web1");
+        world.storage.insert("vms/db1_sda");
+        let db1 = db1_with_its_own(of_partner);
+        let running = if runs { vec![db1.uuid] } else { vec![] };
+        world.change(Change::DefineVm(Box::new(db1))).await;
+        world.add_node("hv2", "10.0.0.9").await;
+        let report = vec![Report::Running("hv2".into(), running)];
+        world.store.report(report).await.expect("the tree is open");
+        world.storage.lock("vms/db1_sda", address);
+        let xml = disk_of_db1(shareable);
+        let id = world.submit(1, JobWork::AttachDevice { vm: by_name("web1"), xml }).await;
+        let end = world.end_of(&id).await;
+        let case = format!("{of_partner} {runs} {address}: {}", end.status);
+        match expected {
+            None => assert_eq!(end.state, JobState::Succeeded, "{case}"),
+            Some(why) => {
+                assert_eq!((end.state, end.status.as_str()), (JobState::Failed, why), "{case}");
+            }
+        }
+        let left = world.storage.locks(&volume).await.expect("it is there").len();
+        assert_eq!(left, 1, "{case}");
+    }
+}
+
+/// No record says that it has the volume: it was given to it while it ran.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_another_guest_of_the_node_needs_alone_is_not_attached() {
+    let in_use = "volume `vms/db1_sda` is in use by the guest of VM `db1` on node `hv1`";
+    for (runs, more, expected) in
+        [(true, "", Some(in_use)), (true, "<shareable/>", None), (false, "", None)]
+    {
+        let world = World::with_vm(VmState::Start).await;
+        world.hypervisor.insert(UUID, "web1");
+        world.storage.insert("vms/db1_sda");
+        world.add_node("hv1", "10.0.0.1").await;
+        if runs {
+            let db1 = db1_with_its_own("");
+            world.hypervisor.start(db1.uuid, &db1.xml).await.expect("it can be started");
+        }
+        world.storage.lock("vms/db1_sda", "10.0.0.1");
+        let xml = disk_of_db1(more);
+        let id = world.submit(1, JobWork::AttachDevice { vm: by_name("web1"), xml }).await;
+        let end = world.end_of(&id).await;
+        match expected {
+            None => assert_eq!(end.state, JobState::Succeeded, "{runs} {more}: {}", end.status),
+            Some(why) => assert_eq!((end.state, end.status.as_str()), (JobState::Failed, why)),
+        }
+    }
 }
 
 /// Found by a seed: the device was attached to the guest at the target of a move, which was ended

@@ -180,10 +180,33 @@ async fn q03_a_vm_gets_another_name_or_a_refusal_that_can_be_read() {
 #[tokio::test]
 async fn a_vm_is_removed() {
     let api = with_web().await;
+    let definition = format!(
+        "Its definition, of UUID {UUID}, is only in backups of the records: \"One VM that was \
+         removed\" in the manual says how it comes back."
+    );
     assert_eq!(
         api.delete("/vm/web?delete_disks=true").await.ok()["message"],
-        "VM `web` was removed"
+        format!("VM `web` was removed. {definition}")
     );
     api.get("/vm/web").await.refused(404);
     api.delete("/vm/web").await.refused(404);
+
+    api.post("/storage/ceph/volume/vms/web_sda?size=1M").await.ok();
+    let disk = "<disk type='network' device='disk'><source protocol='rbd' name='vms/web_sda'/>\
+                <target dev='sda' bus='scsi'/></disk></devices>";
+    let tpm = "<tpm model='tpm-crb'><backend type='emulator' version='2.0'/></tpm></devices>";
+    let with_both = xml("web", UUID).replace("</devices>", disk).replace("</devices>", tpm);
+    api.define("?node=pvchv1", &with_both).await.ok();
+    let removed = api.delete("/vm/web?delete_disks=true").await.ok();
+    let trash = api.get("/storage/ceph/trash?pool=vms").await.ok();
+    let id = trash[0]["id"].as_str().unwrap();
+    let until = pvc_model::utc(trash[0]["kept_until"].as_u64().unwrap());
+    assert_eq!(
+        removed["message"],
+        format!(
+            "VM `web` was removed with its volume. Until {until} it can be restored: `pvc storage \
+             trash restore vms {id}`. {definition} Its TPM stays on the nodes where it has run: \
+             \"UEFI's variables and the TPM\" in the manual."
+        )
+    );
 }

@@ -15,9 +15,6 @@ pub struct AckAll {
 
 impl AckAll {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        confirm::ask(pvc, self.yes, "Acknowledge all faults")?;
-        let message = pvc.client()?.change(PutFaults, [], &Nothing)?;
-        pvc.done(message);
-        Ok(())
+        confirm::change(pvc, self.yes, "Acknowledge all faults", PutFaults, [], &Nothing)
     }
 }

@@ -17,9 +17,6 @@ pub struct DeleteAll {
 
 impl DeleteAll {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        confirm::ask(pvc, self.yes, "Delete all faults")?;
-        let message = pvc.client()?.change(DeleteFaults, [], &Nothing)?;
-        pvc.done(message);
-        Ok(())
+        confirm::change(pvc, self.yes, "Delete all faults", DeleteFaults, [], &Nothing)
     }
 }

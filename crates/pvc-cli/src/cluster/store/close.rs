@@ -33,17 +33,8 @@ pub struct Close {
 
 impl Close {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        confirm::ask(
-            pvc,
-            self.yes,
-            "Close the records of this cluster to whoever does not know their password",
-        )?;
-        let message = pvc.client()?.change(
-            PostStoreAccess,
-            [],
-            &AccessRequest { access: AccessWord::Members, force: Flag(self.force) },
-        )?;
-        pvc.done(message);
-        Ok(())
+        let sentence = "Close the records of this cluster to whoever does not know their password";
+        let wanted = AccessRequest { access: AccessWord::Members, force: Flag(self.force) };
+        confirm::change(pvc, self.yes, sentence, PostStoreAccess, [], &wanted)
     }
 }

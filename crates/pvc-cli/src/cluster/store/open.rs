@@ -18,17 +18,8 @@ pub struct Open {
 
 impl Open {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        confirm::ask(
-            pvc,
-            self.yes,
-            "Open the records of this cluster to whoever reaches ZooKeeper",
-        )?;
-        let message = pvc.client()?.change(
-            PostStoreAccess,
-            [],
-            &AccessRequest { access: AccessWord::Anybody, force: Flag(false) },
-        )?;
-        pvc.done(message);
-        Ok(())
+        let sentence = "Open the records of this cluster to whoever reaches ZooKeeper";
+        let wanted = AccessRequest { access: AccessWord::Anybody, force: Flag(false) };
+        confirm::change(pvc, self.yes, sentence, PostStoreAccess, [], &wanted)
     }
 }

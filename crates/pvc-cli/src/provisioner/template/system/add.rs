@@ -87,7 +87,9 @@ impl Add {
             migration_method: self.migration_method,
             migration_max_downtime: self.max_downtime,
         };
-        let message = pvc.client()?.change(PostProvisionerTemplateSystem, [], &addition)?;
+        let message = pvc.client()?.change(PostProvisionerTemplateSystem, [], &addition);
+        let named = addition.node_limit.0.iter().map(String::as_str);
+        let message = message.map_err(|error| crate::node::unknown(pvc, error, named))?;
         pvc.done(message);
         Ok(())
     }

@@ -96,7 +96,9 @@ impl Modify {
                 .hint("`pvc provisioner template system modify --help` lists what can be"));
         }
         let operation = PutProvisionerTemplateSystemTemplate;
-        let message = pvc.client()?.change(operation, [&self.name], &change)?;
+        let message = pvc.client()?.change(operation, [&self.name], &change);
+        let named = change.node_limit.iter().flat_map(|names| names.0.iter().map(String::as_str));
+        let message = message.map_err(|error| crate::node::unknown(pvc, error, named))?;
         pvc.done(message);
         Ok(())
     }
