@@ -400,7 +400,10 @@ fn has_card(vm: &VmRecord, mac: &str) -> bool {
 /// The record of a network, and what it says; `None` if it says nothing.
 pub(crate) fn of_network(view: &Cluster, vni: Vni) -> Option<(&NetworkRecord, GuestNetwork)> {
     let record = view.networks.get(&vni.to_string())?;
-    GuestNetwork::read(record).ok().map(|(network, _)| (&**record, network))
+    let (mut network, _) = GuestNetwork::read(record).ok()?;
+    let options = view.network_options.get(&vni.to_string());
+    network.options = options.map_or_else(Default::default, |options| **options);
+    Some((&**record, network))
 }
 
 fn leases(context: &Context, record: &NetworkRecord, network: &GuestNetwork) -> String {
