@@ -193,7 +193,7 @@ pub fn meaning(variable: &str) -> &'static str {
         "task_id" => "Identifier of the task",
         "vf" => "Name of the virtual function",
         "vni" => "VNI or description",
-        "mac" => "MAC address; of what is removed also its host name or IPv4 address",
+        "mac" => "MAC address; of what is removed also its host name, address or DUID",
         "description" => "Description of the rule",
         "osdid" => "Number of the OSD",
         "pool" => "Name of the pool",

@@ -102,6 +102,11 @@ const ROOM_TIME: Duration = Duration::from_secs(3);
 const RETRY_AFTER: u64 = 5;
 
 impl Share {
+    /// The share of a body that has no part in a budget, and is bounded by its limit alone.
+    pub fn of_no_budget() -> Self {
+        Budget::new(usize::MAX).share(&Caller::anybody())
+    }
+
     /// Takes so many bytes more, as soon as they are free.
     async fn take(&mut self, bytes: usize) -> Result<()> {
         let taking = async {
@@ -276,6 +281,13 @@ mod tests {
         read(body(15), 80, &mut second).await.unwrap();
         drop(second);
         assert_eq!(budget.0.taken.lock().unwrap().by_readers, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_without_a_budget_is_bounded_by_its_limit_alone() {
+        read(body(80), 80, &mut Share::of_no_budget()).await.unwrap();
+        let refusal = read(body(81), 80, &mut Share::of_no_budget()).await.unwrap_err();
+        assert_eq!(refusal.status, 413);
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,8 +11,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode};
 use pvc_api_types::param::{Given, Mistakes};
 
-use crate::auth::Caller;
-use crate::body::{self, Budget, Share};
+use crate::body::{self, Share};
 use crate::error::{ApiError, Result};
 use crate::settings::Limits;
 
@@ -40,14 +39,12 @@ pub async fn given(
     Ok((given, share))
 }
 
-/// Reads what came in the body alone, of somebody who has not shown who they are yet. Its budget is
-/// its own, or they would leave nothing to those who have: what bounds them together is the number
-/// of connections.
+/// Reads what came in the body alone, of somebody who has not shown who they are yet. It has no
+/// part in the budget, or they would leave nothing to those who have shown it: what bounds them
+/// together is the number of connections.
 pub async fn given_unauthenticated(request: Request, limits: &Limits) -> Result<Given> {
     let limit = limits.body_bytes.min(UNAUTHENTICATED_BYTES);
-    // One caller gets half of a budget.
-    let mut share = Budget::new(2 * limit).share(&Caller::anybody());
-    let mut given = Given::default();
+    let (mut given, mut share) = (Given::default(), Share::of_no_budget());
     let read = read_form(request, limit, &mut given, &mut share);
     within(limits.unauthenticated_time, read).await?;
     Ok(given)

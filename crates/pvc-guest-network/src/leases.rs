@@ -337,8 +337,7 @@ fn change6(
     if known_to_last.is_some_and(|known| is_anothers(known, given)) {
         return None;
     }
-    let mac = mac_of_lease(given, known, |mac| is_card(view, mac));
-    let lease = GivenLease6 { mac, ..given.clone() };
+    let lease = with_its_client(given, known, |mac| is_card(view, mac));
     let is_of_it = |other: &&LeaseRecord| {
         other.ip6.is_some() && other.mac == lease.mac.as_deref().unwrap_or_default()
     };
@@ -365,18 +364,27 @@ fn is_guarded(view: &Cluster, vni: Vni) -> bool {
     view.network_options.get(&vni.to_string()).is_some_and(|options| options.spoof_guard)
 }
 
-/// The MAC address of the client. A server that was started anew has forgotten it. Another guest
-/// that calls itself the same, as every guest of the network can hear it, does not get the lease of
-/// an interface that there is.
-fn mac_of_lease(
+/// The lease with the MAC address of its client, which a server that was started anew has
+/// forgotten. Another guest that calls itself the same, as every guest of the network can hear it,
+/// neither gets the lease of an interface that there is nor names it.
+fn with_its_client(
     given: &GivenLease6,
     known: Option<&LeaseRecord>,
     is_card: impl Fn(&str) -> bool,
-) -> Option<String> {
-    let same = known.filter(|known| known.ip6.as_ref() == Some(&given.client));
-    match same.filter(|known| given.mac.is_none() || is_card(&known.mac)) {
-        Some(known) => Some(known.mac.clone()).filter(|mac| !mac.is_empty()),
-        None => given.mac.clone(),
+) -> GivenLease6 {
+    let asks = given.mac.as_deref().unwrap_or_default();
+    let is_kept = |known: &&LeaseRecord| {
+        known.ip6.as_ref() == Some(&given.client)
+            && known.mac != asks
+            && (asks.is_empty() || is_card(&known.mac))
+    };
+    match known.filter(is_kept) {
+        Some(LeaseRecord { mac, hostname, .. }) => GivenLease6 {
+            mac: Some(mac.clone()),
+            hostname: Some(hostname.clone()).filter(|name| !name.is_empty()),
+            ..given.clone()
+        },
+        None => given.clone(),
     }
 }
 
@@ -400,7 +408,10 @@ fn has_card(vm: &VmRecord, mac: &str) -> bool {
 /// The record of a network, and what it says; `None` if it says nothing.
 pub(crate) fn of_network(view: &Cluster, vni: Vni) -> Option<(&NetworkRecord, GuestNetwork)> {
     let record = view.networks.get(&vni.to_string())?;
-    GuestNetwork::read(record).ok().map(|(network, _)| (&**record, network))
+    let (mut network, _) = GuestNetwork::read(record).ok()?;
+    let options = view.network_options.get(&vni.to_string());
+    network.options = options.map_or_else(Default::default, |options| **options);
+    Some((&**record, network))
 }
 
 fn leases(context: &Context, record: &NetworkRecord, network: &GuestNetwork) -> String {
@@ -419,31 +430,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_repeats_the_name_of_another_guest_does_not_get_its_lease() {
+    fn whoever_repeats_what_another_guest_calls_itself_neither_gets_its_lease_nor_names_it() {
         let client = |duid: &str| Ip6Client { duid: duid.to_owned(), iaid: "7".to_owned() };
         let given = |mac: Option<&str>| GivenLease6 {
             address: "2001:db8::9".parse().unwrap(),
             client: client("00:01"),
             mac: mac.map(str::to_owned),
-            hostname: None,
+            hostname: Some("said".to_owned()),
             expiry: 5,
         };
         let of = |duid: &str, mac: &str| {
-            let ip6 = Some(client(duid));
-            LeaseRecord { mac: mac.to_owned(), ip6, ..LeaseRecord::default() }
+            let (mac, hostname) = (mac.to_owned(), "known".to_owned());
+            LeaseRecord { mac, hostname, ip6: Some(client(duid)), ..LeaseRecord::default() }
         };
         let (own, other) = ("52:54:00:00:00:01", "52:54:00:00:00:02");
         let known = of("00:01", own);
-        for (given, known, is_there, expected) in [
-            (given(Some(other)), Some(&known), true, Some(own)),
-            (given(Some(other)), Some(&known), false, Some(other)),
-            (given(None), Some(&known), false, Some(own)),
-            (given(Some(other)), Some(&of("00:02", own)), true, Some(other)),
-            (given(Some(other)), None, true, Some(other)),
-            (given(None), Some(&of("00:01", "")), false, None),
+        for (given, known, is_there, mac, hostname) in [
+            (given(Some(other)), Some(&known), true, Some(own), "known"),
+            (given(Some(other)), Some(&known), false, Some(other), "said"),
+            (given(Some(own)), Some(&known), true, Some(own), "said"),
+            (given(None), Some(&known), false, Some(own), "known"),
+            (given(Some(other)), Some(&of("00:02", own)), true, Some(other), "said"),
+            (given(Some(other)), None, true, Some(other), "said"),
+            (given(None), Some(&of("00:01", "")), false, None, "said"),
         ] {
-            let found = mac_of_lease(&given, known, |mac| mac == own && is_there);
-            assert_eq!(found.as_deref(), expected, "{given:?} {known:?} {is_there}");
+            let lease = with_its_client(&given, known, |mac| mac == own && is_there);
+            let found = (lease.mac.as_deref(), lease.hostname.as_deref());
+            assert_eq!(found, (mac, Some(hostname)), "{given:?} {known:?} {is_there}");
+            assert_eq!(lease.expiry, given.expiry);
         }
+        let unnamed = LeaseRecord { hostname: String::new(), ..known };
+        let lease = with_its_client(&given(Some(other)), Some(&unnamed), |mac| mac == own);
+        assert_eq!(lease.hostname, None);
     }
 }

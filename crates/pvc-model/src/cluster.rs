@@ -97,3 +97,27 @@ impl Cluster {
         self.config.primary.as_ref().and_then(|name| self.nodes.get(name))
     }
 }
+
+/// Whether a backup that says the name `backup` is of another cluster than the one called `here`. A
+/// store that has lost everything has no name, and a backup that says none may be of any.
+pub fn is_of_another(backup: &str, here: &str) -> bool {
+    !backup.is_empty() && !here.is_empty() && backup != here
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_is_of_another_cluster_if_both_have_names_that_differ() {
+        for (backup, here, expected) in [
+            ("prod", "prod", false),
+            ("prod", "lab", true),
+            ("prod", "", false),
+            ("", "lab", false),
+            ("", "", false),
+        ] {
+            assert_eq!(is_of_another(backup, here), expected, "{backup} {here}");
+        }
+    }
+}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pvc_model::NodeName;
+use pvc_model::cluster::is_of_another;
 use pvc_ports::{Access, TrashedVolume};
 use pvc_store::{
     ChangeError, Changes, ConfigChange, KnownPassword, Protection, RestoreError, Restored, Store,
@@ -126,11 +127,10 @@ pub async fn restore(
     store.restore(&dump).await.map_err(|error| ChangeError::Refused(ClusterRefusal::Restore(error)))
 }
 
-/// Refuses the dump of another cluster than the one that has the name `here`. A store without a
-/// name is an empty one, and a dump that says no name may be of any.
+/// Refuses the dump of another cluster than the one that has the name `here`.
 fn check_name(dump: &BTreeMap<String, String>, here: &str) -> Result<(), ClusterRefusal> {
     match name_of_dump(dump) {
-        Some(name) if !here.is_empty() && name != here => {
+        Some(name) if is_of_another(name, here) => {
             Err(ClusterRefusal::OtherCluster { dump: name.to_owned(), here: here.to_owned() })
         }
         _ => Ok(()),

@@ -107,18 +107,22 @@ impl ConfirmWithin {
 
 /// Makes a change of a network one that waits to be confirmed, or one for good, which the same
 /// change of somebody else that waits is not taken for.
+///
+/// # Errors
+/// If it is to wait, and could not be undone.
 fn unconfirmed_or_for_good(
     within: Option<ConfirmWithin>,
     changes: &mut Changes,
     vni: &str,
-    undo: impl FnOnce() -> Undo,
-) {
+    undo: impl FnOnce() -> Result<Undo, NetworkRefusal>,
+) -> Result<(), NetworkRefusal> {
     match within {
-        Some(within) => within.record(changes, vni, undo()),
+        Some(within) => within.record(changes, vni, undo()?),
         None => {
             changes.expect(Expect::NothingUnconfirmed(vni.to_owned()));
         }
     }
+    Ok(())
 }
 
 /// Changes fields of a network, by VNI or description.
@@ -135,8 +139,8 @@ pub async fn modify_network(
         let neighbours = around.neighbours(cluster, &links);
         let (mut changes, named) = record(request::modify(cluster, &neighbours, &vni, fields)?);
         let present = request::find(cluster, &vni)?;
-        let undo = || unconfirmed::undo_of_fields(cluster, present);
-        unconfirmed_or_for_good(within, &mut changes, &vni, undo);
+        let undo = || Ok(unconfirmed::undo_of_fields(cluster, present));
+        unconfirmed_or_for_good(within, &mut changes, &vni, undo)?;
         Ok((changes, named))
     };
     store.change(decide).await
@@ -326,8 +330,8 @@ pub async fn add_acl(
         let added = changes.added.first().cloned();
         let added = added.expect("a rule that is added is among the changes");
         let mut all = written(&changes);
-        let undo = || Undo::RemoveRule(added.description.clone());
-        unconfirmed_or_for_good(within, &mut all, &changes.network.vni, undo);
+        let undo = || Ok(Undo::RemoveRule(added.description.clone()));
+        unconfirmed_or_for_good(within, &mut all, &changes.network.vni, undo)?;
         Ok((all, added))
     };
     store.change(decide).await
@@ -369,8 +373,8 @@ pub async fn remove_acl(
     let decide = |cluster: &Cluster| {
         let changes = acl::remove_acl(cluster, network, description)?;
         let mut all = written(&changes);
-        let undo = || Undo::AddRules(changes.removed.clone());
-        unconfirmed_or_for_good(within, &mut all, &changes.network.vni, undo);
+        let undo = || unconfirmed::undo_of_removal(&changes);
+        unconfirmed_or_for_good(within, &mut all, &changes.network.vni, undo)?;
         Ok((all, changes.removed.clone()))
     };
     store.change(decide).await

@@ -266,7 +266,7 @@ operations! { "network":
         POST "/network/{vni}/lease/{mac}", Operator, change(LeaseSettings)
     }
 
-    /// Removes a reservation, or what DHCP has given: by MAC address, host name or IPv4 address.
+    /// Removes a reservation, or what DHCP has given: by MAC address, host name, address or DUID.
     DeleteNetworkVniLeaseMac { DELETE "/network/{vni}/lease/{mac}", Operator, change }
 
     /// The rules of a network's firewall: those of packets that come in, then of those that go out,

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use pvc_model::cluster::is_of_another;
 use serde_json::{Map, Value};
 
 use crate::confirm::{self, Yes};
@@ -67,7 +68,7 @@ impl Restore {
             })?;
         let here = pvc.client()?.read_soon(GetStatus)?.read()?.cluster_name;
         let names = Names { backup: name(records), here: &here };
-        if names.differ() && !self.force {
+        if is_of_another(names.backup, &here) && !self.force {
             return Err(Failure::failed(format!(
                 "`{}` is a backup of cluster `{}`, and this is cluster `{here}`",
                 self.filename.display(),
@@ -108,10 +109,6 @@ struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    fn differ(&self) -> bool {
-        !self.backup.is_empty() && !self.here.is_empty() && self.backup != self.here
-    }
-
     fn replaced(&self) -> String {
         match self.here {
             "" => "This replaces records of a store without a cluster's name".to_owned(),
@@ -208,15 +205,14 @@ mod tests {
         let none = serde_json::json!({ "/config/maintenance": "true" });
         assert_eq!(name(records("prod").as_object().expect("an object")), "prod");
         assert_eq!(name(none.as_object().expect("an object")), "");
-        for (backup, here, typed, differ) in [
-            ("prod", "prod", "prod", false),
-            ("prod", "", "prod", false),
-            ("prod", "lab", "prod", true),
-            ("", "lab", "lab", false),
-            ("", "", "restore", false),
+        for (backup, here, typed) in [
+            ("prod", "prod", "prod"),
+            ("prod", "", "prod"),
+            ("prod", "lab", "prod"),
+            ("", "lab", "lab"),
+            ("", "", "restore"),
         ] {
-            let names = Names { backup, here };
-            assert_eq!((names.typed(), names.differ()), (typed, differ), "{backup} {here}");
+            assert_eq!(Names { backup, here }.typed(), typed, "{backup} {here}");
         }
     }
 

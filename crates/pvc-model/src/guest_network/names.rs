@@ -19,9 +19,15 @@ use crate::network::LeaseRecord;
 /// Names by which clients look for servers to obey, whoever has them (CERT VU#598349).
 pub const NOBODYS: [&str; 2] = ["isatap", "wpad"];
 
-/// Names that are somebody's, in small letters, with the MAC addresses of those who may have them.
+/// Names that are somebody's in a network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Names(BTreeMap<String, BTreeSet<Mac>>);
+pub struct Names {
+    /// In small letters, with the MAC addresses of those who may have them.
+    owners: BTreeMap<String, BTreeSet<Mac>>,
+    /// Whether the guard holds guests to the addresses of their MAC addresses: what a client calls
+    /// itself proves nothing, as every guest hears it, and nobody can use an address by it.
+    is_guarded: bool,
+}
 
 impl Names {
     /// Names in a network. `cards` are those of VMs in it, by the VMs' names.
@@ -39,28 +45,28 @@ impl Names {
             }
         }
         names.retain(|name, _| !NOBODYS.contains(&name.as_str()));
-        Names(names)
+        Names { owners: names, is_guarded: network.options.spoof_guard }
     }
 
     /// Whether a host with this MAC address may have the name, in small letters.
     pub fn allow(&self, name: &str, mac: Option<Mac>) -> bool {
         let is_own = |owners: &BTreeSet<Mac>| mac.is_some_and(|mac| owners.contains(&mac));
-        !NOBODYS.contains(&name) && self.0.get(name).is_none_or(is_own)
+        !NOBODYS.contains(&name) && self.owners.get(name).is_none_or(is_own)
     }
 
     /// Whether all of these are kept for the same hosts, too.
     pub fn cover(&self, others: &Names) -> bool {
         let is_kept = |(name, owners): (&String, &BTreeSet<Mac>)| {
-            self.0.get(name).is_some_and(|own| owners.is_subset(own))
+            self.owners.get(name).is_some_and(|own| owners.is_subset(own))
         };
-        others.0.iter().all(is_kept)
+        others.owners.iter().all(is_kept)
     }
 
     /// Leases without the names that are another's.
     pub fn allowed(&self, leases: &[LeaseRecord]) -> Vec<LeaseRecord> {
         let mut leases = leases.to_vec();
         for lease in leases.iter_mut().filter(|lease| lease.expiry.is_some()) {
-            if !self.allow(&lease.hostname.to_ascii_lowercase(), holder(lease)) {
+            if !self.allow(&lease.hostname.to_ascii_lowercase(), self.holder(lease)) {
                 lease.hostname.clear();
             }
         }
@@ -75,7 +81,7 @@ impl Names {
     ) -> BTreeSet<HostAddress> {
         let holders = leases
             .iter()
-            .filter_map(|lease| Some((lease.address.parse::<IpAddr>().ok()?, holder(lease)?)));
+            .filter_map(|lease| Some((lease.address.parse::<IpAddr>().ok()?, self.holder(lease)?)));
         let holders: BTreeMap<IpAddr, Mac> = holders.collect();
         let is_allowed = |host: &HostAddress| {
             let label = host.name.split('.').next().unwrap_or_default();
@@ -88,7 +94,7 @@ impl Names {
     /// Lines for dnsmasq, which takes the first part of what a client says for its name.
     pub(super) fn lines(&self) -> String {
         let mut text = String::new();
-        for (number, (name, owners)) in (1..).zip(&self.0) {
+        for (number, (name, owners)) in (1..).zip(&self.owners) {
             for said in [name.clone(), format!("{name}.*")] {
                 let _ = writeln!(text, "dhcp-name-match=set:name{number},{said}");
             }
@@ -99,17 +105,20 @@ impl Names {
         }
         text
     }
+
+    /// The MAC address of the lease's client. Where a server that was started anew has not found it
+    /// out, it is that of which the client has made its name of DHCPv6, unless the network is
+    /// guarded: a server gives no name of somebody's to whose MAC address it does not know.
+    fn holder(&self, lease: &LeaseRecord) -> Option<Mac> {
+        let of_duid = || lease.ip6.as_ref().and_then(|client| mac_of_duid(&client.duid));
+        parse_mac(&lease.mac).or_else(|| of_duid().filter(|_| !self.is_guarded))
+    }
 }
 
-/// The MAC address of the lease's client. Where a server that was started anew has not found it
-/// out, it is that of which the client has made its name of DHCPv6 (DUID-LL and DUID-LLT of
-/// Ethernet, RFC 8415): a server gives no name of somebody's to whose MAC address it does not know.
-fn holder(lease: &LeaseRecord) -> Option<Mac> {
-    parse_mac(&lease.mac).or_else(|| {
-        let duid = lease.ip6.as_ref()?.duid.as_str();
-        let of_time = || duid.strip_prefix("00:01:00:01:")?.get("00:00:00:00:".len()..);
-        parse_mac(duid.strip_prefix("00:03:00:01:").or_else(of_time)?)
-    })
+/// The MAC address in a client's name of DHCPv6 (DUID-LL and DUID-LLT of Ethernet, RFC 8415).
+fn mac_of_duid(duid: &str) -> Option<Mac> {
+    let of_time = || duid.strip_prefix("00:01:00:01:")?.get("00:00:00:00:".len()..);
+    parse_mac(duid.strip_prefix("00:03:00:01:").or_else(of_time)?)
 }
 
 #[cfg(test)]
@@ -145,9 +154,13 @@ mod tests {
 
     /// VM `db1` has a card, and `ns` is reserved for the other one.
     fn names() -> Names {
+        names_in(&network())
+    }
+
+    fn names_in(network: &GuestNetwork) -> Names {
         let cards: BTreeMap<String, BTreeSet<Mac>> =
             ["db1", "wpad"].map(|name| (name.to_owned(), [OWN].into())).into();
-        Names::of(Some(&cards), &network(), &[lease(OTHER, "10.20.7.9", "NS", None)])
+        Names::of(Some(&cards), network, &[lease(OTHER, "10.20.7.9", "NS", None)])
     }
 
     #[test]
@@ -247,10 +260,33 @@ mod tests {
         }
     }
 
+    /// Every guest hears what a client calls itself, and may say the same and hide its MAC address.
+    #[test]
+    fn in_a_guarded_network_nobody_has_a_name_by_what_it_calls_itself() {
+        let mut guarded = network();
+        guarded.options.spoof_guard = true;
+        let names = names_in(&guarded);
+        let duid = "00:03:00:01:52:54:00:00:00:01".to_owned();
+        let ip6 = Some(Ip6Client { duid, iaid: "7".to_owned() });
+        let with_mac = LeaseRecord { ip6, ..lease(OWN, "2001:db8:7::9", "db1", Some("9")) };
+        for (mac, hostname, expected) in
+            [("", "db1", ""), ("", "hello", "hello"), (&*mac_text(OWN), "db1", "db1")]
+        {
+            let (mac, hostname) = (mac.to_owned(), hostname.to_owned());
+            let leases = [LeaseRecord { mac, hostname, ..with_mac.clone() }];
+            assert_eq!(names.allowed(&leases)[0].hostname, expected, "{leases:?}");
+            let name = format!("{}.net7.example", leases[0].hostname);
+            let host = HostAddress { name, address: leases[0].address.parse().unwrap() };
+            let published = names.allowed_hosts([host].into(), &leases);
+            assert_eq!(published.is_empty(), expected.is_empty(), "{leases:?}");
+        }
+    }
+
     #[test]
     fn a_server_that_keeps_a_name_for_another_card_does_not_keep_it() {
         let of = |cards: &[(&str, Mac)]| {
-            Names(cards.iter().map(|(name, mac)| ((*name).to_owned(), [*mac].into())).collect())
+            let owners = cards.iter().map(|(name, mac)| ((*name).to_owned(), [*mac].into()));
+            Names { owners: owners.collect(), is_guarded: false }
         };
         let server = of(&[("db1", OWN), ("db2", OTHER)]);
         assert!(server.cover(&of(&[("db1", OWN)])) && server.cover(&Names::default()));

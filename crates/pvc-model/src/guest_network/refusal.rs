@@ -86,6 +86,11 @@ pub enum NetworkRefusal {
     NoBridgeDevice,
     #[error("network {vni} has no rule `{description}`")]
     NoRule { vni: String, description: String },
+    #[error(
+        "only a part of rule `{description}` of network {vni} is recorded, its text or its order, \
+         and it could not be put back as it was"
+    )]
+    HalfRule { vni: String, description: String },
     #[error("network {vni} has {count} rules in this direction, and cannot have more")]
     ManyRules { vni: String, count: usize },
     #[error(
@@ -120,6 +125,7 @@ impl NetworkRefusal {
             | NetworkRefusal::ReservedOutside { .. }
             | NetworkRefusal::SeveralLeases { .. }
             | NetworkRefusal::RuleExists { .. }
+            | NetworkRefusal::HalfRule { .. }
             | NetworkRefusal::ManyRules { .. }
             | NetworkRefusal::RulesTooLarge { .. } => Kind::Conflict,
             NetworkRefusal::MachineUnknown { .. } => Kind::Unavailable,
@@ -234,6 +240,7 @@ impl NetworkRefusal {
             NetworkRefusal::RuleExists { .. } | NetworkRefusal::NoRule { .. } => {
                 "`pvc network acl list` shows the rules"
             }
+            NetworkRefusal::HalfRule { .. } => "without `--confirm` it is removed for good",
             NetworkRefusal::RulesTooLarge { .. } => {
                 "rules with sets of addresses and ports in them take the place of many; `pvc \
                  network acl list` shows the rules of a network"

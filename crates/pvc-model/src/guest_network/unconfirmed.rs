@@ -9,6 +9,7 @@ use super::refusal::NetworkRefusal;
 use super::request::{self, NetworkToRecord};
 use crate::cluster::Cluster;
 use crate::network::{AclRecord, NetworkOptions, NetworkRecord};
+use crate::shown;
 
 /// Seconds within which a change may be asked to be confirmed.
 pub const SECONDS: std::ops::RangeInclusive<u32> = 5..=3600;
@@ -51,7 +52,7 @@ pub fn check(cluster: &Cluster, record: &NetworkRecord) -> Result<(), NetworkRef
     match cluster.unconfirmed.get(&record.vni) {
         None => Ok(()),
         Some(_) => {
-            let (vni, description) = (record.vni.clone(), crate::shown(&record.description));
+            let (vni, description) = (record.vni.clone(), shown(&record.description));
             Err(NetworkRefusal::Unconfirmed { vni, description })
         }
     }
@@ -71,6 +72,20 @@ pub(super) fn networks(cluster: &Cluster) -> impl Iterator<Item = &NetworkRecord
 pub fn undo_of_fields(cluster: &Cluster, present: &NetworkRecord) -> Undo {
     let NetworkToRecord { record, options } = request::as_recorded(cluster, present);
     Undo::Fields { record: Box::new(record), options }
+}
+
+/// A way to undo the removal of rules.
+///
+/// # Errors
+/// If only a part of one of them is recorded: what it was is not read, and cannot be put back.
+pub fn undo_of_removal(removal: &AclChanges<'_>) -> Result<Undo, NetworkRefusal> {
+    match removal.removed.iter().find(|acl| acl.is_half()) {
+        None => Ok(Undo::AddRules(removal.removed.clone())),
+        Some(half) => {
+            let (vni, description) = (removal.network.vni.clone(), shown(&half.description));
+            Err(NetworkRefusal::HalfRule { vni, description })
+        }
+    }
 }
 
 /// Decides how the change of a network that waits to be confirmed is undone.

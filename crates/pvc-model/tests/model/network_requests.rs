@@ -10,6 +10,7 @@ use pvc_model::guest_network::refusal::NetworkRefusal;
 use pvc_model::guest_network::request::{
     self, Neighbour, NetworkFields, NetworkToRecord, NewNetwork, NewVni, neighbours, users,
 };
+use pvc_model::guest_network::unconfirmed::{Undo, undo_of_removal};
 use pvc_model::guest_network::{GuestNetwork, Vni};
 use pvc_model::link::{Link, LinkKind, Links, mac_text};
 use pvc_model::network::{
@@ -825,6 +826,10 @@ fn half_a_rule_is_given_no_order_by_changes_of_others() {
     assert_eq!(moved, [("b", 2)]);
     let gone = remove_acl(&cluster, "web", "half").unwrap();
     assert_eq!(gone.removed.len(), 1, "it can be removed");
+    let why = undo_of_removal(&gone).unwrap_err();
+    assert!(matches!(why, NetworkRefusal::HalfRule { .. }), "not to try it: {why}");
+    let whole = remove_acl(&cluster, "web", "a").unwrap();
+    assert_eq!(undo_of_removal(&whole), Ok(Undo::AddRules(vec![acl(0, "a", "drop")])));
 }
 
 #[test]

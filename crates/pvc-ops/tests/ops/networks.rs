@@ -466,6 +466,23 @@ async fn rules_that_nobody_confirms_are_as_before() {
     assert_eq!(record(&world).acls, before);
 }
 
+/// A rule of a legacy peer without an order: put back, it would have an order and no text.
+#[tokio::test]
+async fn a_rule_that_is_recorded_by_half_is_removed_for_good_or_not_at_all() {
+    let world = with_web().await;
+    let tree = world.tree.connect();
+    for (key, text) in [("", ""), ("/rule", "accept")] {
+        let path = format!("/networks/1000/firewall_rules/in/half{key}");
+        tree.create(&path, text.into(), CreateMode::Persistent).await.unwrap();
+    }
+    world.store.fresh().await.unwrap();
+    let tried = network::remove_acl(&world.store, "web", "half", WITHIN).await.unwrap_err();
+    assert!(tried.to_string().contains("only a part of rule `half`"), "{tried}");
+    assert_eq!((record(&world).acls.len(), world.unconfirmed()), (1, None));
+    network::remove_acl(&world.store, "web", "half", None).await.unwrap();
+    assert!(record(&world).acls.is_empty());
+}
+
 #[tokio::test]
 async fn what_a_network_gets_back_if_nobody_confirms_is_taken_by_no_other() {
     let world = with_web().await;

@@ -20,7 +20,7 @@ pub struct Remove {
     #[command(flatten)]
     network: Which,
 
-    /// Its MAC address, host name or IPv4 address
+    /// Its MAC address, host name, address, or DUID of IPv6
     #[arg(value_name = "MACADDR")]
     macaddr: String,
 

@@ -144,6 +144,37 @@ async fn what_a_script_has_mapped_elsewhere_is_held_until_its_node_is_back_or_pr
     }
 }
 
+/// A worker that is cut off does not know that its session is over: until it does its script goes
+/// on, and what that has mapped stays held.
+#[tokio::test(start_paused = true)]
+async fn a_script_ends_when_its_worker_learns_that_its_session_is_over() {
+    for is_cut_off in [false, true] {
+        let world = World::hanging().await;
+        let worker = world.healthy_worker("hv1").await;
+        world.until_mapped().await;
+        if is_cut_off {
+            worker.tree.cut();
+        }
+        let owner = format!("/tasks/{}/owner", world.job);
+        let keys = [owner, "/pvcrs/workers/hv1".to_owned()];
+        let gone = keys.map(|path| Op::Delete { path, version: None }).to_vec();
+        world.tree.connect().multi(gone).await.expect("it is at work");
+        // The next one is of another node, and does not see these devices.
+        world.devices.set_former_alive(true);
+        world.healthy_worker("hv2").await;
+        if is_cut_off {
+            let why = "may still be mapped on node `hv1`";
+            world.until(async || world.progress().status.contains(why)).await;
+            assert_eq!((world.scripts.running(), world.devices.mapped().len()), (1, 2));
+            assert_eq!(world.held().await, VOLUMES.map(id));
+            worker.tree.mend();
+        }
+        let end = world.end().await;
+        assert_eq!((end.state, world.held().await), (JobState::Failed, vec![]), "{is_cut_off}");
+        world.assert_nothing_left("when its session is over").await;
+    }
+}
+
 /// The configuration of the node names no database of profiles any more.
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_runs_no_scripts_ends_what_those_before_have_left() {
