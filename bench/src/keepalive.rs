@@ -273,6 +273,7 @@ fn settings(name: &NodeName) -> NodeSettings {
         floating: Vec::new(),
         guest_networks: None,
         sriov_cards: Vec::new(),
+        certificates: Vec::new(),
         ipmi: None,
         fencing: Rules::never(INTERVAL),
         fence_only_with_own_bmc: false,

@@ -17,6 +17,7 @@ use pvc_daemon::{BenchmarkSettings, ScriptSettings};
 use pvc_linux::OsRandom;
 use pvc_linux::log::LogSettings;
 use pvc_model::NodeName;
+use pvc_model::certificate::CertificateUser;
 use pvc_model::fence::Rules;
 use pvc_model::guest_network::evpn::EvpnSettings;
 use pvc_model::guest_network::plan::{Tunnels, Underlay};
@@ -31,7 +32,7 @@ use pvc_model::role::Role;
 use pvc_model::sriov::plan::Card;
 use pvc_node::{
     DhcpSettings, DnsDatabase, DnsSettings, FloatingAddress, GuestNetworkSettings, LogSwitches,
-    MigrationSettings, NodeSettings, Subsystems,
+    MigrationSettings, NodeSettings, Subsystems, WatchedCertificates,
 };
 use pvc_store::Ipmi;
 
@@ -42,6 +43,26 @@ pub const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Address at which guests find their metadata.
 const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
+
+/// Places of certificates that PVC's configuration does not name: of ZooKeeper's servers by the
+/// manual (security), and of libvirt by itself, for orders.
+const ZOOKEEPER_SERVER: [&str; 2] = ["/etc/zookeeper/tls/server.pem", "/etc/zookeeper/tls/ca.pem"];
+const LIBVIRT: [&str; 3] = [
+    "/etc/pki/CA/cacert.pem",
+    "/etc/pki/libvirt/servercert.pem",
+    "/etc/pki/libvirt/clientcert.pem",
+];
+
+/// The same of libvirt for QEMU and guests on their way: the directory for these moves and, where
+/// there is none, the one for all that QEMU does.
+const QEMU: [&str; 6] = [
+    "/etc/pki/libvirt-migrate/ca-cert.pem",
+    "/etc/pki/libvirt-migrate/server-cert.pem",
+    "/etc/pki/libvirt-migrate/client-cert.pem",
+    "/etc/pki/qemu/ca-cert.pem",
+    "/etc/pki/qemu/server-cert.pem",
+    "/etc/pki/qemu/client-cert.pem",
+];
 
 /// Reads the configuration of a cluster's daemon.
 pub fn cluster(file: Option<PathBuf>) -> anyhow::Result<Config> {
@@ -198,6 +219,7 @@ pub fn node(config: &Config) -> NodeSettings {
         floating: floating(config),
         guest_networks: guest_networks(config),
         sriov_cards: sriov_cards(config),
+        certificates: certificates(config),
         ipmi: config.fencing.ipmi.as_ref().map(|ipmi| Ipmi {
             hostname: ipmi.hostname.clone(),
             username: ipmi.username.clone(),
@@ -214,6 +236,41 @@ pub fn node(config: &Config) -> NodeSettings {
             monitoring_details: config.logging.monitoring_details,
         },
     }
+}
+
+/// Files with the certificates of what is switched on: those that the configuration names, and
+/// those at known places.
+fn certificates(config: &Config) -> Vec<WatchedCertificates> {
+    let on = config.subsystems;
+    let is_alone = config.standalone.is_some();
+    let mut all: Vec<WatchedCertificates> = Vec::new();
+    let mut watch = |path: &Path, used_by, is_named| {
+        // A file may serve several.
+        if !all.iter().any(|other| other.path == path) {
+            all.push(WatchedCertificates { path: path.to_owned(), used_by, is_named });
+        }
+    };
+    let serves_api = is_alone || (on.api && config.is_coordinator());
+    if let Some(tls) = config.api.tls.as_ref().filter(|_| serves_api) {
+        watch(&tls.certificate, CertificateUser::Api, true);
+    }
+    if let Some(tls) = config.database.zookeeper.tls.as_ref().filter(|_| !is_alone) {
+        watch(&tls.authority, CertificateUser::ZookeeperClient, true);
+        if let Some((certificate, _)) = &tls.own {
+            watch(certificate, CertificateUser::ZookeeperClient, true);
+        }
+        for path in ZOOKEEPER_SERVER.iter().filter(|_| config.is_coordinator()) {
+            watch(Path::new(path), CertificateUser::ZookeeperServer, false);
+        }
+    }
+    let has_guests = on.hypervisor && !is_alone;
+    for path in LIBVIRT.iter().filter(|_| has_guests && config.migration.libvirt_tls) {
+        watch(Path::new(path), CertificateUser::Libvirt, false);
+    }
+    for path in QEMU.iter().filter(|_| has_guests && config.migration.tls) {
+        watch(Path::new(path), CertificateUser::Qemu, false);
+    }
+    all
 }
 
 /// Time without the store after which this node resets itself; `None` in a cluster that is one
@@ -812,6 +869,32 @@ mod tests {
         let together = links(&sample("device: ens6", "device: ens5"));
         assert!(together.contains(&on("10.2.0.250", "brcluster")), "{together:?}");
         assert!(!together.iter().any(|(_, link)| link == "brstorage"), "{together:?}");
+    }
+
+    #[test]
+    fn certificates_of_what_is_switched_on_are_watched() {
+        let watched = |from: &str, to: &str| -> Vec<(String, bool)> {
+            let all = sample(from, to).certificates.into_iter();
+            all.map(|file| (file.path.display().to_string(), file.is_named)).collect()
+        };
+        let named = |path: &str| (path.to_owned(), true);
+        let at = |paths: &[&str]| -> Vec<(String, bool)> {
+            paths.iter().map(|path| ((*path).to_owned(), false)).collect()
+        };
+        assert!(watched("selector: mem ", "selector: mem ").is_empty());
+        let api = "  ssl:\n    enabled: yes\n    certificate: /api.pem\n    private_key: /api.key";
+        let off = "  ssl:\n    enabled: no\n    certificate: \"\"\n    private_key: \"\"";
+        assert_eq!(watched(off, api), [named("/api.pem")]);
+        let tls = "    port: 2181\n    ssl: {enabled: yes, authority: /ca.pem, certificate: \
+                   /own.pem, private_key: /own.key}";
+        let zookeeper = [vec![named("/ca.pem"), named("/own.pem")], at(&ZOOKEEPER_SERVER)].concat();
+        assert_eq!(watched("    port: 2181", tls), zookeeper);
+        let one = "    port: 2181\n    ssl: {enabled: yes, authority: /both.pem, certificate: \
+                   /both.pem, private_key: /own.key}";
+        let once = [vec![named("/both.pem")], at(&ZOOKEEPER_SERVER)].concat();
+        assert_eq!(watched("    port: 2181", one), once, "a file is looked at once");
+        assert_eq!(watched("#  tls: no", "  libvirt_tls: yes"), at(&LIBVIRT));
+        assert_eq!(watched("#  tls: no", "  tls: yes"), at(&QEMU));
     }
 
     #[test]

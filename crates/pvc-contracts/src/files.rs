@@ -41,6 +41,7 @@ pub async fn files_contract(fixture: FilesFixture) {
     fixture.a_file_beyond_the_bound_is_refused_before_it_is_read().await;
     fixture.what_is_no_file_is_neither_read_nor_written().await;
     fixture.a_link_at_the_end_of_a_path_is_not_followed_and_one_above_is().await;
+    fixture.a_path_is_followed_to_where_its_links_lead().await;
     fixture.a_directory_is_listed_by_name_and_within_its_bound().await;
     fixture.what_is_removed_is_gone_and_a_full_directory_stays().await;
     fixture.what_does_not_exist_is_missing().await;
@@ -205,6 +206,33 @@ impl FilesFixture {
         assert_eq!(self.info(&slash).await.kind, FileKind::SymbolicLink);
         ok(self.files.remove(&above).await);
         ok(self.files.remove(&secret).await);
+    }
+
+    async fn a_path_is_followed_to_where_its_links_lead(&self) {
+        let file = self.replace("followed", b"followed").await;
+        let real = ok(self.files.follow(&file).await);
+        assert_eq!(self.read(&real).await, b"followed");
+        let (link, relative) = (self.path("link"), self.path("relative"));
+        let above = self.path("above");
+        self.hostile.link(&link, &file);
+        self.hostile.link(&relative, Path::new("link"));
+        self.hostile.link(&above, &self.directory);
+        let below = above.join("relative");
+        for path in [&file, &link, &relative, &below] {
+            assert_eq!(ok(self.files.follow(path).await), real, "{}", path.display());
+        }
+        ok(self.files.remove(&file).await);
+        for path in [&file, &link, &relative] {
+            let error = self.files.follow(path).await.expect_err("it leads nowhere");
+            let is_named = matches!(&error, FilesError::Missing { path: named } if named == path);
+            assert!(is_named, "{error}");
+        }
+        self.hostile.link(&file, &relative);
+        let error = self.files.follow(&file).await.expect_err("it leads to itself");
+        assert!(matches!(error, FilesError::Failed { .. }), "{error}");
+        for path in [&file, &link, &relative, &above] {
+            ok(self.files.remove(path).await);
+        }
     }
 
     async fn a_directory_is_listed_by_name_and_within_its_bound(&self) {

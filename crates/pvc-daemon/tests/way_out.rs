@@ -224,6 +224,7 @@ fn settings() -> NodeSettings {
         upstream_ip: None,
         guest_networks: None,
         sriov_cards: Vec::new(),
+        certificates: Vec::new(),
         floating: vec![FloatingAddress {
             duty: Duty::Inner,
             link: "brcluster".to_owned(),

@@ -4,7 +4,7 @@ use std::os::unix::fs::{
     DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
     fchown,
 };
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -73,6 +73,10 @@ fn look(path: &Path) -> Result<Option<FileInfo>, FilesError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failed("looked at", path)(error)),
     }
+}
+
+fn follow(path: &Path) -> Result<PathBuf, FilesError> {
+    fs::canonicalize(path).map_err(failed("followed", path))
 }
 
 fn must_be_file(path: &Path, found: &FileInfo) -> Result<(), FilesError> {
@@ -364,6 +368,11 @@ impl Files for LinuxFiles {
     async fn look(&self, path: &Path) -> Result<Option<FileInfo>, FilesError> {
         let path = file_path(path)?;
         aside(move || look(&path)).await
+    }
+
+    async fn follow(&self, path: &Path) -> Result<PathBuf, FilesError> {
+        let path = file_path(path)?;
+        aside(move || follow(&path)).await
     }
 
     async fn read(&self, path: &Path, most_bytes: u64) -> Result<Vec<u8>, FilesError> {

@@ -16,6 +16,7 @@
 pub mod answered;
 pub mod attention;
 pub mod benchmark;
+pub mod certificate;
 pub mod cluster;
 pub mod database_cluster;
 pub mod disk_image;

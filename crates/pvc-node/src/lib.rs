@@ -8,6 +8,7 @@
 //!    collect     asks the hypervisor for figures, however long it takes
 //!    console     serial consoles → the store
 //!    database    this node's copy of the cluster's own database: does it follow?
+//!    certificates  files with certificates: a fault before one ends
 //!    metadata    the metadata service of guests: a fault if nobody serves it
 //!    flush       empties the node and takes its VMs back
 //!    primary     who is the primary coordinator, and what goes with that
@@ -27,6 +28,7 @@
 
 mod agents;
 mod bmc;
+mod certificates;
 mod collect;
 mod console;
 mod database;
@@ -54,6 +56,7 @@ pub use pvc_guest_network::leases::{LeaseRequest, LeaseRequests};
 pub use pvc_ports::Ports;
 pub use services::Service;
 pub use settings::{
-    FloatingAddress, GuestNetworkSettings, LogSwitches, MigrationSettings, NodeSettings, Subsystems,
+    FloatingAddress, GuestNetworkSettings, LogSwitches, MigrationSettings, NodeSettings,
+    Subsystems, WatchedCertificates,
 };
 pub use startup::before_store;

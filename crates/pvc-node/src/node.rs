@@ -26,8 +26,8 @@ use crate::shared::{Heartbeat, Shared, id_of};
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
 use crate::{
-    agents, bmc, collect, console, database, fence, flush, keepalive, metadata, nodelog, primary,
-    reset, sweep,
+    agents, bmc, certificates, collect, console, database, fence, flush, keepalive, metadata,
+    nodelog, primary, reset, sweep,
 };
 
 /// Time that the store may take for each of the last words.
@@ -339,6 +339,10 @@ fn start_others(acting: &mut Tasks, shared: &Arc<Shared>) {
         acting.supervise("leftovers", context, leftovers::run);
         acting.supervise("snapshot usage", context, snapshot_usage::run);
     }
+    // Also without files: what a former life has raised of others is taken back.
+    let watched = settings.certificates.clone();
+    let run = move |context, end| certificates::run(context, watched.clone(), end);
+    acting.supervise("certificates", context, run);
 }
 
 /// The networks of VMs: each role tells the next one what stands.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use pvc_guest_network::dhcp::DhcpSettings;
 use pvc_guest_network::dns::DnsSettings;
 use pvc_model::NodeName;
+use pvc_model::certificate::CertificateUser;
 use pvc_model::fence::Rules;
 use pvc_model::guest_network::evpn::EvpnSettings;
 use pvc_model::guest_network::plan::Underlay;
@@ -63,6 +64,8 @@ pub struct NodeSettings {
     pub guest_networks: Option<GuestNetworkSettings>,
     /// SR-IOV cards whose functions VMs are given.
     pub sriov_cards: Vec<Card>,
+    /// Files with certificates whose end operators are to know of in time.
+    pub certificates: Vec<WatchedCertificates>,
     /// BMC of this node: recorded for the others, and asked at the start and now and then.
     pub ipmi: Option<Ipmi>,
     /// Rules for when others are taken for dead, and what is done then.
@@ -79,6 +82,15 @@ pub struct NodeSettings {
     /// cluster that is one machine.
     pub standalone: bool,
     pub log: LogSwitches,
+}
+
+/// A file with certificates whose end operators are to know of in time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchedCertificates {
+    pub path: PathBuf,
+    pub used_by: CertificateUser,
+    /// Whether the configuration names it: that it is missing is a fault then.
+    pub is_named: bool,
 }
 
 /// Settings for moving guests to other nodes.
@@ -224,6 +236,7 @@ pub(crate) mod tests {
             floating: Vec::new(),
             guest_networks: None,
             sriov_cards: Vec::new(),
+            certificates: Vec::new(),
             ipmi: None,
             fencing: Rules::never(Duration::from_secs(5)),
             fence_only_with_own_bmc: false,

@@ -126,9 +126,10 @@ pub fn file_path(path: &Path) -> Result<PathBuf, FilesError> {
 
 /// Files of this machine.
 ///
-/// Paths are absolute. No call follows a symbolic link that a path ends in, none reads or writes
-/// anything but files, and none waits for what is no file: a FIFO is refused. Directories above may
-/// be links. Whatever is read or listed has a bound that the caller sets.
+/// Paths are absolute. No call but [`follow`](Files::follow) follows a symbolic link that a path
+/// ends in, none reads or writes anything but files, and none waits for what is no file: a FIFO is
+/// refused. Directories above may be links. Whatever is read or listed has a bound that the caller
+/// sets.
 ///
 /// # Cancellation
 /// What has begun is finished, also when the future is dropped.
@@ -136,6 +137,14 @@ pub fn file_path(path: &Path) -> Result<PathBuf, FilesError> {
 pub trait Files: Send + Sync {
     /// Returns the attributes of the file at `path`; `None` if nothing is there.
     async fn look(&self, path: &Path) -> Result<Option<FileInfo>, FilesError>;
+
+    /// Returns the path that `path` leads to when every symbolic link is followed, also the one
+    /// that it may end in: for files that operators link elsewhere by custom. By the time that path
+    /// is used, another file may be there.
+    ///
+    /// # Errors
+    /// [`Missing`](FilesError::Missing) if nothing is there, or where a link leads.
+    async fn follow(&self, path: &Path) -> Result<PathBuf, FilesError>;
 
     /// The whole file. Its bytes are those of one file, also while somebody
     /// [replaces](Files::replace) it; of one that is written in place they may be of several

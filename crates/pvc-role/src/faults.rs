@@ -10,7 +10,7 @@ use pvc_store::{Change, Changes, local_time};
 use crate::Alarm;
 use crate::Context;
 
-/// Points that a fault takes from the cluster's 100.
+/// Points that a fault takes from the cluster's 100, unless it is said how many.
 const DELTA: i64 = 10;
 
 /// Time after which a fault that goes on is written again, so that its time of last report means
@@ -20,16 +20,36 @@ pub const REFRESH: Duration = Duration::from_secs(300);
 /// Time that the store may take for a fault.
 const DEADLINE: Duration = Duration::from_secs(5);
 
+/// Trouble that operators should know of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    pub message: String,
+    /// Points that it takes from the cluster's 100.
+    pub delta: i64,
+}
+
+impl From<String> for Trouble {
+    fn from(message: String) -> Self {
+        Trouble { message, delta: DELTA }
+    }
+}
+
 /// Whatever fails here is logged and not more: the work goes on.
 impl Context {
     /// Records the fault, or that it is still there. An acknowledged one stays quiet; in
     /// maintenance nothing is recorded.
     pub async fn raise(&self, id: &str, message: &str) {
+        self.raise_trouble(id, &Trouble::from(message.to_owned())).await;
+    }
+
+    /// [`raise`](Context::raise)s a fault that takes as many points as `trouble` says. An
+    /// acknowledged one stays quiet until it takes more than when that was done.
+    pub async fn raise_trouble(&self, id: &str, trouble: &Trouble) {
         let now = local_time(self.ports.clock.wall());
         let decide = |cluster: &Cluster| {
             let mut changes = Changes::new();
             if !cluster.config.maintenance {
-                changes.push(Change::PutFault(renewed(cluster, id, message, &now)));
+                changes.push(Change::PutFault(renewed(cluster, id, trouble, &now)));
             }
             Ok::<_, Infallible>((changes, ()))
         };
@@ -62,10 +82,16 @@ impl Context {
         });
     }
 
-    /// Has the fault of this kind that is about this node follow `trouble`: raises it with that
-    /// message when `alarm` is due, and takes it back when there is none, also one that a former
+    /// Has the fault of this kind that is about this node follow `trouble`, a message or more:
+    /// raises it when `alarm` is due, and takes it back when there is none, also one that a former
     /// life of the daemon has raised. Returns whether it was raised.
-    pub async fn alarm_own(&self, kind: &str, alarm: &mut Alarm, trouble: Option<String>) -> bool {
+    pub async fn alarm_own(
+        &self,
+        kind: &str,
+        alarm: &mut Alarm,
+        trouble: Option<impl Into<Trouble>>,
+    ) -> bool {
+        let trouble: Option<Trouble> = trouble.map(Into::into);
         let id = fault_id(kind, self.name().as_str());
         let stands = || alarm.was_reported() || self.store.view().faults.contains_key(&id);
         if trouble.is_none() && stands() {
@@ -73,8 +99,8 @@ impl Context {
         }
         match alarm.due(trouble, self.now()) {
             None => false,
-            Some(message) => {
-                self.raise(&id, &message).await;
+            Some(trouble) => {
+                self.raise_trouble(&id, &trouble).await;
                 true
             }
         }
@@ -103,16 +129,19 @@ impl Context {
     }
 }
 
-fn renewed(cluster: &Cluster, id: &str, message: &str, now: &str) -> FaultRecord {
+fn renewed(cluster: &Cluster, id: &str, trouble: &Trouble, now: &str) -> FaultRecord {
     let known = cluster.faults.get(id);
+    // What has become worse is not what an operator has acknowledged.
+    let acknowledged = known.filter(|fault| fault.acknowledged && fault.delta >= trouble.delta);
     FaultRecord {
         id: id.to_owned(),
         first_reported: known.map_or_else(|| now.to_owned(), |fault| fault.first_reported.clone()),
         last_reported: now.to_owned(),
-        acknowledged_at: known.map_or_else(String::new, |fault| fault.acknowledged_at.clone()),
-        acknowledged: known.is_some_and(|fault| fault.acknowledged),
-        delta: DELTA,
-        message: message.to_owned(),
+        acknowledged_at: acknowledged
+            .map_or_else(String::new, |fault| fault.acknowledged_at.clone()),
+        acknowledged: acknowledged.is_some(),
+        delta: trouble.delta,
+        message: trouble.message.clone(),
     }
 }
 
@@ -122,9 +151,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn an_acknowledged_fault_stays_acknowledged_and_keeps_its_first_time() {
-        let old = FaultRecord {
+    fn acknowledged() -> FaultRecord {
+        FaultRecord {
             id: "X".to_owned(),
             first_reported: "first".to_owned(),
             last_reported: "then".to_owned(),
@@ -132,15 +160,32 @@ mod tests {
             acknowledged: true,
             delta: 10,
             message: "old".to_owned(),
-        };
-        let cluster = Cluster {
-            faults: [("X".to_owned(), Arc::new(old.clone()))].into(),
-            ..Cluster::default()
-        };
-        let new = renewed(&cluster, "X", "new", "now");
+        }
+    }
+
+    fn renewed_by(old: &FaultRecord, trouble: &Trouble) -> FaultRecord {
+        let faults = [("X".to_owned(), Arc::new(old.clone()))].into();
+        renewed(&Cluster { faults, ..Cluster::default() }, "X", trouble, "now")
+    }
+
+    #[test]
+    fn an_acknowledged_fault_stays_acknowledged_and_keeps_its_first_time() {
+        let old = acknowledged();
+        let new = renewed_by(&old, &Trouble::from("new".to_owned()));
         assert_eq!(
             new,
             FaultRecord { last_reported: "now".to_owned(), message: "new".to_owned(), ..old }
         );
+    }
+
+    #[test]
+    fn an_acknowledged_fault_is_news_again_when_it_has_become_worse() {
+        let old = acknowledged();
+        for (delta, is_news) in [(2, false), (10, false), (11, true), (50, true)] {
+            let new = renewed_by(&old, &Trouble { message: "new".to_owned(), delta });
+            assert_eq!((new.delta, new.acknowledged), (delta, !is_news), "{delta}");
+            assert_eq!(new.acknowledged_at.is_empty(), is_news, "{delta}");
+            assert_eq!(new.first_reported, "first");
+        }
     }
 }

@@ -245,6 +245,7 @@ fn settings(state: &State, host: usize, pid: Pid) -> NodeSettings {
         floating: floating(),
         guest_networks: guest_networks(state, host),
         sriov_cards: sriov::cards(&state.run.nature),
+        certificates: Vec::new(),
         ipmi: known.build.has_bmc.then(|| ipmi(&known.name)),
         fencing: state.run.rules.clone(),
         fence_only_with_own_bmc: false,

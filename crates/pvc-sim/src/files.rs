@@ -1,6 +1,6 @@
 //! The files of a host: they outlive its programs and its power.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -31,6 +31,10 @@ impl HostFiles {
 impl Files for HostFiles {
     async fn look(&self, path: &Path) -> Result<Option<FileInfo>, FilesError> {
         self.disk().await.look(path).await
+    }
+
+    async fn follow(&self, path: &Path) -> Result<PathBuf, FilesError> {
+        self.disk().await.follow(path).await
     }
 
     async fn read(&self, path: &Path, most_bytes: u64) -> Result<Vec<u8>, FilesError> {

@@ -195,6 +195,21 @@ impl Inner {
         }
     }
 
+    /// The path of what is there, with links at its end followed as well.
+    fn followed(&self, path: &Path) -> Result<PathBuf, FilesError> {
+        let mut path = path.to_owned();
+        for _ in 0..MOST_LINKS {
+            path = self.resolved(&path)?;
+            match self.entries.get(&path).map(|entry| &entry.node) {
+                None => return Err(missing(&path)),
+                Some(Node::Link(to)) => path = path.parent().unwrap_or(Path::new("/")).join(to),
+                Some(_) => return Ok(path),
+            }
+        }
+        let source = io::Error::other("too many links");
+        Err(FilesError::Failed { done: "followed", path, source })
+    }
+
     fn put(&mut self, path: &Path, node: Node, mode: u32) {
         let length_bytes = match &node {
             Node::File { length_bytes, .. } => *length_bytes,
@@ -291,6 +306,10 @@ impl Inner {
 impl Files for MemoryFiles {
     async fn look(&self, path: &Path) -> Result<Option<FileInfo>, FilesError> {
         self.at(path, |inner, path| Ok(inner.entries.get(path).map(|entry| entry.info.clone())))
+    }
+
+    async fn follow(&self, path: &Path) -> Result<PathBuf, FilesError> {
+        self.at(path, |inner, path| inner.followed(path))
     }
 
     async fn read(&self, path: &Path, most_bytes: u64) -> Result<Vec<u8>, FilesError> {

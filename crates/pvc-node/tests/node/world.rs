@@ -129,6 +129,7 @@ pub async fn world() -> World {
         upstream_ip: None,
         guest_networks: None,
         sriov_cards: Vec::new(),
+        certificates: Vec::new(),
         floating: Vec::new(),
         ipmi: None,
         fencing: Rules::never(INTERVAL),
