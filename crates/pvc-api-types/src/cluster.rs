@@ -168,7 +168,7 @@ pub struct StateCounts {
 }
 
 /// Reason why a request was refused. `message` is always one sentence; the other two are additions
-/// that old servers do not send.
+/// that PVC 1.0.3 does not send.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BadRequest {
     pub message: String,

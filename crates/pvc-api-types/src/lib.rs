@@ -2,8 +2,8 @@
 //!
 //! One declaration per operation of the API ([`operations`]), which its server, its document and
 //! its clients share, and one type per object of the wire, with the member names, types and null
-//! rules that scripts and old clients depend on. Names of the types are the names of the schemas in
-//! the API document.
+//! rules that scripts and clients of PVC 1.0.3 depend on. Names of the types are the names of the
+//! schemas in the API document.
 //!
 //! Writing is strict: every member is sent. Reading is tolerant: a member that an older server
 //! omits, or answers with `null` where a value belongs, reads as its empty value, so that one odd

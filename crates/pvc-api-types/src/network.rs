@@ -1,7 +1,7 @@
 //! Networks.
 
 wire! {
-    /// A network. Unset members hold the text `None`, which old clients compare with.
+    /// A network. Unset members hold the text `None`, which clients of PVC 1.0.3 compare with.
     pub struct Network {
         pub vni: i64,
         pub description: String,

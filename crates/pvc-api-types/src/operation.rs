@@ -199,11 +199,13 @@ pub fn meaning(variable: &str) -> &'static str {
         "pool" => "Name of the pool",
         "volume" => "Name of the volume",
         "snapshot" => "Name of the snapshot",
+        "id" => "Identifier of the volume in the trash",
         "template" => "Name of the template",
         "disk_id" => "Name of the disk",
         "userdata" => "Name of the userdata",
         "script" => "Name of the script",
         "profile" => "Name of the profile",
+        "ova" => "Name of the OVA",
         _ => "",
     }
 }

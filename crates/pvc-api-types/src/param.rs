@@ -5,7 +5,8 @@
 //! writes the same type as a query and a form. Rules for all of them:
 //!
 //! - A parameter is looked up in the query and in an urlencoded or multipart body alike.
-//! - What nobody declared is ignored: old clients send parameters that belong to other operations.
+//! - What nobody declared is ignored: clients of PVC 1.0.3 send parameters that belong to other
+//!   operations.
 //! - A value that is given twice where one is taken is refused; guessing would corrupt records.
 //! - All that is wrong is reported at once, by name.
 

@@ -143,10 +143,10 @@ pub struct TaskStatus {
     pub state: String,
     pub current: i64,
     pub total: i64,
-    /// Always sent as text; old servers sometimes send an array of one.
+    /// Always sent as text; PVC 1.0.3 sometimes sends an array of one.
     #[serde(deserialize_with = "text")]
     pub status: String,
-    /// Advice about what to do, of a task that failed; old servers do not send it.
+    /// Advice about what to do, of a task that failed; PVC 1.0.3 does not send it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }

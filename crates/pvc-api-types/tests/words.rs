@@ -1,13 +1,21 @@
 //! The words of parameters against those of the records that they stand for.
 
+use pvc_api_types::operations::network::Way;
 use pvc_api_types::operations::provisioner::{
     SystemTemplateAddition, SystemTemplateChange, SystemTemplateNew,
 };
-use pvc_api_types::operations::storage::{CompressionWord, ImageFormatWord};
-use pvc_api_types::operations::vm::{ListedState, MethodWord, SelectorWord, StateWord};
+use pvc_api_types::operations::sriov::LinkStateWord;
+use pvc_api_types::operations::storage::{CompressionWord, ImageFormatWord, TierWord};
+use pvc_api_types::operations::vm::{
+    ListedState, MethodWord, SelectorWord, StateWord, TraceProtocol,
+};
 use pvc_api_types::param::{Choice, Parameters as _};
 use pvc_model::disk_image::{Compression, DiskFormat};
+use pvc_model::guest_network::trace::Protocol;
+use pvc_model::network::Direction;
+use pvc_model::pool::Tier;
 use pvc_model::request::StateRequest;
+use pvc_model::sriov::settings::VfLinkState;
 use pvc_model::vm::{MigrationMethod, Selector, VmState};
 
 fn and_none(words: &[&'static str]) -> Vec<&'static str> {
@@ -61,4 +69,14 @@ fn an_image_is_sent_in_every_format_and_compression_that_is_taken() {
     let words: Vec<&str> =
         ["none"].into_iter().chain(Compression::ALL.map(Compression::as_str)).collect();
     assert_eq!(CompressionWord::WORDS, words);
+}
+
+#[test]
+fn tiers_directions_protocols_and_states_of_links_are_called_as_in_records_and_answers() {
+    let tiers = [Tier::Hdd, Tier::Ssd, Tier::Nvme, Tier::Default];
+    assert_eq!(TierWord::WORDS, tiers.map(Tier::as_str));
+    assert_eq!(Way::WORDS, [Direction::In, Direction::Out].map(Direction::as_str));
+    let protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Icmp];
+    assert_eq!(TraceProtocol::WORDS, protocols.map(Protocol::as_str));
+    assert_eq!(LinkStateWord::WORDS, VfLinkState::WORDS);
 }

@@ -1,4 +1,5 @@
-//! JSON as old clients expect it: one line, everything beyond ASCII escaped, a newline at the end.
+//! JSON as clients of PVC 1.0.3 expect it: one line, everything beyond ASCII escaped, a newline at
+//! the end.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::io;

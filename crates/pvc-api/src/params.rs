@@ -93,8 +93,8 @@ fn percent_decoded(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Adds what the body holds, if it is a form. Any other body is left unread: old clients send
-/// content types that mean nothing.
+/// Adds what the body holds, if it is a form. Any other body is left unread: clients of PVC 1.0.3
+/// send content types that mean nothing.
 async fn read_form(
     request: Request,
     limit: usize,

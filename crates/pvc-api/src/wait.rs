@@ -101,8 +101,9 @@ fn vm_trouble(api: &ApiState, cluster: &Cluster, vm: Uuid, node: Option<&NodeNam
         );
         return Trouble { why, hint };
     }
-    let deaf = node.filter(|node| has_deaf_hypervisor(cluster, node, api.clock().wall()));
-    let (why, hint) = match deaf {
+    let unreachable =
+        node.filter(|node| has_unreachable_hypervisor(cluster, node, api.clock().wall()));
+    let (why, hint) = match unreachable {
         None => (
             String::new(),
             "look at the VM with `pvc vm info` and at its node's log with `pvc node log`",
@@ -137,7 +138,7 @@ fn node_trouble(cluster: &Cluster, node: &str) -> Trouble {
 
 /// Whether the node has said lately that its hypervisor does not answer. Faults stay when their
 /// cause has gone, so their age counts.
-fn has_deaf_hypervisor(cluster: &Cluster, node: &NodeName, now: Duration) -> bool {
+fn has_unreachable_hypervisor(cluster: &Cluster, node: &NodeName, now: Duration) -> bool {
     let oldest = local_time(now.saturating_sub(2 * fault::HYPERVISOR_REFRESH));
     let id = fault::fault_id(fault::HYPERVISOR_UNREACHABLE, node.as_str());
     cluster.faults.get(&*id).is_some_and(|fault| fault.last_reported >= oldest)

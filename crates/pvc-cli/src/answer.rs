@@ -19,8 +19,8 @@ const DRY_RUN: &str = "try-dry";
 const WITHOUT: [&str; 8] =
     ["backup", "completion", "connection", "dump", "is-primary", "log", "man", "what-if"];
 
-/// Commands whose own `--format` is that of an image.
-const OF_IMAGES: [&str; 2] = ["download", "upload"];
+/// Commands whose own `--format`, if they have one, is that of an image.
+const OF_IMAGES: [&str; 3] = ["add", "download", "upload"];
 /// Commands with an answer that change nothing of the cluster's, and have nothing to be tried.
 const CHANGING_NOTHING: [&str; 1] = ["download"];
 
@@ -127,7 +127,9 @@ mod tests {
             let longs = command.get_arguments().filter_map(|argument| argument.get_long());
             longs.map(str::to_owned).collect::<Vec<_>>()
         };
-        assert_eq!(options("upload"), ["format", "dry-run", "answer"]);
+        for name in ["add", "upload"] {
+            assert_eq!(options(name), ["format", "dry-run", "answer"], "{name}");
+        }
         assert_eq!(options("download"), ["format", "answer"], "it changes nothing");
         assert_eq!(options("list"), ["format"]);
     }

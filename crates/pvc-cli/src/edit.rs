@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use similar::{ChangeTag, TextDiff};
 
+use crate::answer::Format;
+use crate::context::Pvc;
 use crate::interrupt;
 use crate::outcome::{Failure, plain_io};
 use crate::output::{Colour, Paint};
@@ -62,8 +64,24 @@ pub fn kept(text: &str, suffix: &str, failure: Failure) -> Failure {
 /// Time for which a diff may be looked for; after that a longer one than needed is shown.
 const DIFF_TIME: Duration = Duration::from_secs(1);
 
+/// Shows what has changed between two texts, unless the answer is JSON. Returns whether anything
+/// has.
+pub fn show_changes(pvc: &mut Pvc, old: &str, new: &str) -> bool {
+    let changes = difference(old, new, pvc.out.paint());
+    if changes.is_empty() {
+        pvc.out.line("Aborting with no modifications.");
+        return false;
+    }
+    if pvc.answers == Format::Sentence {
+        pvc.out.line("Pending modifications:");
+        pvc.out.line("");
+        pvc.out.line(changes);
+    }
+    true
+}
+
 /// A unified diff in colours; empty if nothing differs.
-pub fn difference(old: &str, new: &str, paint: Paint) -> String {
+fn difference(old: &str, new: &str, paint: Paint) -> String {
     let diff = TextDiff::configure().timeout(DIFF_TIME).diff_lines(old, new);
     let mut text = String::new();
     for group in diff.grouped_ops(3) {

@@ -746,7 +746,7 @@ impl Answer {
     }
 }
 
-/// Complaint of the server. Old servers put parameter errors into an object.
+/// Complaint of the server. PVC 1.0.3 puts parameter errors into an object.
 fn complaint(body: &Value) -> Option<String> {
     match body.get("message")? {
         Value::String(message) => Some(message.clone()),

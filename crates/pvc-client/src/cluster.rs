@@ -24,7 +24,7 @@ impl Client {
     pub fn backup(&self, with_secrets: bool) -> Result<Value, Error> {
         let answer = self.read(GetBackup, [], &Saving { secrets: Added(with_secrets) })?.value()?;
         match answer {
-            // The API sends JSON inside a JSON text, and old clients decode it twice.
+            // The API sends JSON inside a JSON text, and clients of PVC 1.0.3 decode it twice.
             Value::String(inner) => serde_json::from_str(&inner).map_err(|source| {
                 Error::BadAnswer { what: "holds no backup".to_owned(), source: Some(source.into()) }
             }),

@@ -96,6 +96,9 @@ impl Suite {
             hypervisor.device(absent, DeviceChange::Attach, &self.fixture.spare_disk).await,
         );
         is_no_guest(absent, hypervisor.console_exchange(absent, b"ping\n", PAUSE).await);
+        if let Some(agents) = hypervisor.agents() {
+            is_no_guest(absent, agents.addresses(absent).await);
+        }
     }
 
     async fn a_description_that_is_no_guest_is_refused_and_leaves_nothing(&self) {
@@ -145,6 +148,9 @@ impl Suite {
     async fn a_running_guest_shows_its_xml_display_and_figures(&self, guest: Uuid) {
         let xml = self.hypervisor.live_xml(guest).await.expect("a running guest has its XML");
         assert!(xml.contains(&guest.to_string()), "{xml}");
+        if let Some(agents) = self.hypervisor.agents() {
+            assert_eq!(agents.addresses(guest).await.expect("it runs"), [], "it has no agent");
+        }
         let vnc = self
             .hypervisor
             .vnc(guest)

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod access_control;
 pub mod block_devices;
 pub mod ceph_cluster;
 pub mod database;

@@ -280,48 +280,54 @@ fn disks(devices: Option<Node<'_, '_>>, findings: &mut Findings) {
                 "each disk needs a target of its own, such as `sda`, `sdb`",
             );
         }
-        match &found.source {
-            DiskSource::Empty if !matches!(found.device.as_str(), "cdrom" | "floppy") => {
+        disk_source(node, &found, &mut volumes, findings);
+    }
+}
+
+/// Checks what a disk is a view of. `volumes` are those of the disks before it, each with its
+/// target.
+fn disk_source(
+    node: Node<'_, '_>,
+    found: &Disk,
+    volumes: &mut BTreeMap<VolumeId, String>,
+    findings: &mut Findings,
+) {
+    match &found.source {
+        DiskSource::Empty if !matches!(found.device.as_str(), "cdrom" | "floppy") => {
+            findings.wrong(
+                node,
+                format!("disk `{}` has no source", found.target),
+                "only drives with removable media (`device='cdrom'` or `'floppy'`) may be empty",
+            );
+        }
+        DiskSource::Volume(id) => {
+            if let Err(bad) = VolumeId::parse(&id.to_string()) {
+                findings.wrong(node, bad.to_string(), None);
+            }
+            let shared = child(node, "shareable").is_some() || child(node, "readonly").is_some();
+            if let Some(other) = volumes.insert(id.clone(), found.target.clone())
+                && !shared
+            {
                 findings.wrong(
                     node,
-                    format!("disk `{}` has no source", found.target),
-                    "only drives with removable media (`device='cdrom'` or `'floppy'`) may be \
-                     empty",
+                    format!("volume `{id}` is attached already, as `{other}`"),
+                    None,
                 );
             }
-            DiskSource::Volume(id) => {
-                if let Err(bad) = VolumeId::parse(&id.to_string()) {
-                    findings.wrong(node, bad.to_string(), None);
-                }
-                let shared =
-                    child(node, "shareable").is_some() || child(node, "readonly").is_some();
-                if let Some(other) = volumes.insert(id.clone(), found.target.clone())
-                    && !shared
-                {
-                    findings.wrong(
-                        node,
-                        format!(
-                            "volume `{id}` is attached already, as \
-                                                  `{other}`"
-                        ),
-                        None,
-                    );
-                }
-            }
-            DiskSource::Other(kind) if kind == "network" => {
-                let name = child(node, "source")
-                    .and_then(|source| source.attribute("name"))
-                    .unwrap_or_default();
-                if !name.contains('/') {
-                    findings.wrong(
-                        node,
-                        format!("disk source `{name}` is not of the form `pool/volume`"),
-                        None,
-                    );
-                }
-            }
-            _ => {}
         }
+        DiskSource::Other(kind) if kind == "network" => {
+            let name = child(node, "source")
+                .and_then(|source| source.attribute("name"))
+                .unwrap_or_default();
+            if !name.contains('/') {
+                findings.wrong(
+                    node,
+                    format!("disk source `{name}` is not of the form `pool/volume`"),
+                    None,
+                );
+            }
+        }
+        _ => {}
     }
 }
 

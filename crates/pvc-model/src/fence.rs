@@ -310,7 +310,8 @@ fn is_concern(view: &View<'_>, node: &NodeRecord, history: Option<&History>) -> 
     }
 }
 
-fn is_being_recovered(node: &NodeRecord) -> bool {
+/// Whether others have proven the node dead and are at giving its VMs away.
+pub fn is_being_recovered(node: &NodeRecord) -> bool {
     node.is_fenced() && node.domain_state == DomainState::FenceFlush
 }
 

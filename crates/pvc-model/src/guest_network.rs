@@ -10,7 +10,7 @@
 //!  trace     the way of one packet, and where it ends
 //! ```
 //!
-//! Records are written by operators, by older peers, and by halves: what cannot be understood is
+//! Records are written by operators, by legacy peers, and by halves: what cannot be understood is
 //! left out and said, and takes nothing else down with it. What is asked for anew is held to more.
 
 pub mod acl;
@@ -203,7 +203,7 @@ const VNI_RULE: &str = "a number from 1 to 16777214";
 const VLAN_RULE: &str = "a VLAN's number, 1 to 4094, of a bridged network";
 const MTU_RULE: &str = "a number of bytes from 576 to 65535";
 
-/// Whether a field of a record holds nothing: older peers write `None`.
+/// Whether a field of a record holds nothing: legacy peers write `None`.
 pub fn is_unset(text: &str) -> bool {
     matches!(text, "" | "None" | "none")
 }

@@ -38,11 +38,11 @@ async fn look(shared: &Arc<Shared>, database: &dyn DatabaseCluster, watch: &mut 
         return watch.pause();
     }
     // Whether it leads cannot be known then.
-    let deaf = |why: String| Some(Trouble { why, restart: false });
+    let unknown = |why: String| Some(Trouble { why, restart: false });
     let trouble = match shared.within(DEADLINE, database.member(shared.name())).await {
         Some(Ok(member)) => member.trouble(shared.ports.clock.wall()),
-        Some(Err(error)) => deaf(error.to_string()),
-        None => deaf(format!("its Patroni did not answer within {} s", DEADLINE.as_secs())),
+        Some(Err(error)) => unknown(error.to_string()),
+        None => unknown(format!("its Patroni did not answer within {} s", DEADLINE.as_secs())),
     };
     let node = shared.name();
     let (why, restart) = match watch.look(trouble, shared.now()) {

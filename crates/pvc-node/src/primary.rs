@@ -493,7 +493,7 @@ pub(crate) async fn let_go(shared: &Shared) {
 }
 
 /// Gives, on the way out, the role to whoever contends for it, if anybody can, and waits until it
-/// is gone. Without an heir it is let go of all the same, and the record says so: whoever comes
+/// is gone. Without a successor it is let go of all the same, and the record says so: whoever comes
 /// later takes it at once.
 pub(crate) async fn step_down(shared: &Shared) {
     // A takeover may be waiting for what another node has left: nobody would let go of what it
@@ -501,27 +501,27 @@ pub(crate) async fn step_down(shared: &Shared) {
     shared.role.close();
     let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();
-        let heir = |other: &NodeRecord| {
+        let can_succeed = |other: &NodeRecord| {
             other.name != *shared.name()
                 && other.role == NodeRole::Coordinator
                 && other.daemon_state == DaemonState::Run
         };
         let is_named = cluster.config.primary.as_ref() == Some(shared.name());
-        let has_heir = cluster.nodes.values().any(|other| heir(other));
-        if is_named && has_heir {
+        let has_successor = cluster.nodes.values().any(|other| can_succeed(other));
+        if is_named && has_successor {
             changes.config(ConfigChange::Primary(None));
         }
-        Ok((changes, has_heir))
+        Ok((changes, has_successor))
     };
-    let has_heir = match shared.within(DEADLINE, shared.store.change(decide)).await {
-        Some(Ok(has_heir)) => has_heir,
+    let has_successor = match shared.within(DEADLINE, shared.store.change(decide)).await {
+        Some(Ok(has_successor)) => has_successor,
         Some(Err::<_, ChangeError<Superseded>>(_)) | None => {
             tracing::warn!("the primary role could not be given back");
             let_go(shared).await;
             return;
         }
     };
-    if has_heir && shared.within(STEP_DOWN, until_idle(shared)).await.is_none() {
+    if has_successor && shared.within(STEP_DOWN, until_idle(shared)).await.is_none() {
         tracing::warn!("nobody has taken the primary role over");
     }
     if shared.role.holds() && role::leave_on_the_way_out(shared).await {

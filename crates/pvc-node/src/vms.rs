@@ -81,6 +81,12 @@ const AWAITED: Duration = Duration::from_secs(5);
 /// Time between two readings of what is known of a running guest.
 const REREAD: Duration = Duration::from_secs(60);
 
+/// Time that the store may take for a report of a move.
+const SAY: Duration = Duration::from_secs(5);
+
+/// Sign that the record asks for something else by now, or that this daemon ends.
+struct OrderChanged;
+
 pub(crate) struct VmReconciler {
     shared: Arc<Shared>,
     actor: Actor,

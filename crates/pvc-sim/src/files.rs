@@ -91,8 +91,45 @@ impl Files for HostFiles {
 
 #[cfg(test)]
 mod tests {
+    use pvc_contracts::files::{FilesFixture, HostilePaths, files_contract};
+    use pvc_ports::FileOwner;
+
     use super::*;
     use crate::state::World;
+
+    /// Disk on which other programs leave something.
+    struct Planted(Arc<MemoryFiles>);
+
+    impl HostilePaths for Planted {
+        fn link(&self, path: &Path, to: &Path) {
+            self.0.insert_link(path, to);
+        }
+
+        fn fifo(&self, path: &Path) {
+            self.0.insert_fifo(path);
+        }
+
+        fn sparse(&self, path: &Path, length_bytes: u64) {
+            self.0.insert_sparse(path, length_bytes);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_simulated_files_keep_the_contract() {
+        let (world, gates) = World::of_hosts(1);
+        let disk = world.with(|state| state.hosts[0].files.clone());
+        disk.insert_user("pvc");
+        let files = HostFiles { gate: gates[0].clone(), host: 0 };
+        let directory = Path::new("/var/lib/contract").to_owned();
+        files.create_directory(&directory, &FileAccess::PUBLIC_DIRECTORY).await.unwrap();
+        files_contract(FilesFixture {
+            files: Arc::new(files),
+            directory,
+            hostile: Box::new(Planted(disk)),
+            owner: FileOwner { user: "pvc".to_owned(), group: "pvc".to_owned() },
+        })
+        .await;
+    }
 
     #[tokio::test(start_paused = true)]
     async fn on_a_full_disk_nothing_is_replaced_and_all_is_read() {

@@ -45,3 +45,24 @@ impl Firewall for HostFirewall {
         self.inner.remove_old_rules().await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pvc_contracts::firewall::{FirewallFixture, firewall_contract};
+
+    use super::*;
+    use crate::state::World;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_simulated_packet_filter_keeps_the_contract() {
+        let (_, gates) = World::of_hosts(1);
+        let inner = Arc::new(MemoryFirewall::new());
+        inner.set_refusing(|_, rules| rules.is_some_and(|rules| rules.contains("@nobody")));
+        firewall_contract(FirewallFixture {
+            firewall: Arc::new(HostFirewall { gate: gates[0].clone(), host: 0, inner }),
+            tables: Box::new(|| "a table that nothing here could touch".to_owned()),
+            refused: "chain input { ip saddr @nobody drop }".to_owned(),
+        })
+        .await;
+    }
+}

@@ -174,3 +174,22 @@ impl Functions<'_> {
         (0..self.hosts.len()).filter(says).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pvc_contracts::sriov::{SriovFixture, sriov_contract};
+
+    use super::*;
+    use crate::state::World;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_simulated_cards_keep_the_contract() {
+        let (_, gates) = World::of_hosts(1);
+        let inner = new_card();
+        inner.insert("lo", 0);
+        let card = HostCard { gate: gates[0].clone(), inner };
+        let fixture =
+            SriovFixture { ordinary: "lo".to_owned(), card: Some((CARD.to_owned(), MOST)) };
+        sriov_contract(Arc::new(card), fixture).await;
+    }
+}

@@ -14,7 +14,7 @@ use crate::records::node::NodeChange;
 use crate::store::Store;
 
 impl Store {
-    /// The lock of whoever fences, waited for at most `limit`. Older peers hold it from the first
+    /// The lock of whoever fences, waited for at most `limit`. Legacy peers hold it from the first
     /// look to the end of the recovery.
     pub async fn fence_lock(&self, limit: Duration) -> Result<LockGuard, StoreError> {
         let recipe = LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone());

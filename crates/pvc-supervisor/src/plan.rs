@@ -53,7 +53,7 @@ mod tests {
         let with_file = ProgramSpec { files: [("/etc/x".into(), file)].into(), ..spec() };
         let with_arg = ProgramSpec { args: Vec::new(), ..with_file.clone() };
         let with_env = ProgramSpec { env: vec![("A".to_owned(), "b".to_owned())], ..spec() };
-        let deaf = ProgramSpec { reload: Reload::Restart, ..with_file.clone() };
+        let without_reload = ProgramSpec { reload: Reload::Restart, ..with_file.clone() };
         let soon = Stop { within: std::time::Duration::ZERO, ..Stop::default() };
         let other_stop = ProgramSpec { stop: soon, ..spec() };
         for (wanted, expected) in [
@@ -61,7 +61,7 @@ mod tests {
             (with_file, Step::Reload),
             (with_arg, Step::Restart),
             (with_env, Step::Restart),
-            (deaf, Step::Restart),
+            (without_reload, Step::Restart),
             (other_stop, Step::Keep),
         ] {
             assert_eq!(step(&spec(), Some(&wanted)), expected, "{wanted:?}");

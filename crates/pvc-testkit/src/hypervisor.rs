@@ -346,7 +346,8 @@ impl GuestAgents for ScriptedHypervisor {
         match says {
             Some(Some(addresses)) => Ok(addresses),
             Some(None) => std::future::pending().await,
-            None => Ok(Vec::new()),
+            None if self.is_there(uuid) => Ok(Vec::new()),
+            None => Err(HypervisorError::NoGuest { uuid }),
         }
     }
 }

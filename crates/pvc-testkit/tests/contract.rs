@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use pvc_contracts::access_control::access_control_contract;
 use pvc_contracts::block_devices::{BlockDevicesFixture, block_devices_contract};
 use pvc_contracts::database::{DatabaseFixture, database_contract};
 use pvc_contracts::database_cluster::{DatabaseClusterFixture, database_cluster_contract};
@@ -32,6 +33,7 @@ use pvc_contracts::storage_cluster::{StorageClusterFixture, storage_cluster_cont
 use pvc_contracts::volume_streams::volume_streams_contract;
 use pvc_contracts::zone_transfers::{ZONE, ZoneTransfersFixture, hosts, zone_transfers_contract};
 use pvc_database::SqliteDatabase;
+use pvc_embedded::EmbeddedTree;
 use pvc_model::Uuid;
 use pvc_model::link::LinkAbilities;
 use pvc_model::osd::{BlockDevice, Device, OsdId, OsdState};
@@ -42,11 +44,11 @@ use pvc_ports::{
     Statement, Storage,
 };
 use pvc_testkit::{
-    BmcManner, FakeHost, FlakyDatabase, MemoryDevices, MemoryFiles, MemoryFirewall, MemoryNetwork,
-    MemoryOsds, MemorySriov, MemoryStorage, PageManner, ProgramManner, Said, ScriptedCluster,
-    ScriptedDatabaseCluster, ScriptedExec, ScriptedExporters, ScriptedHypervisor, ScriptedPower,
-    ScriptedPrograms, ScriptedServices, ScriptedTransfers, SeededRandom, TokioClock, UnitManner,
-    ZoneManner,
+    BmcManner, Closed, FakeHost, FlakyDatabase, FlakyTree, MemoryDevices, MemoryFiles,
+    MemoryFirewall, MemoryNetwork, MemoryOsds, MemorySriov, MemoryStorage, PageManner,
+    ProgramManner, Said, ScriptedCluster, ScriptedDatabaseCluster, ScriptedExec, ScriptedExporters,
+    ScriptedHypervisor, ScriptedPower, ScriptedPrograms, ScriptedServices, ScriptedTransfers,
+    SeededRandom, TokioClock, UnitManner, ZoneManner,
 };
 
 #[tokio::test(start_paused = true)]
@@ -64,7 +66,10 @@ async fn the_scripted_hypervisor_keeps_the_contract() {
         ),
         time_limit: Duration::from_secs(10),
     };
-    hypervisor_contract(Arc::new(ScriptedHypervisor::new()), fixture).await;
+    let hypervisor = ScriptedHypervisor::new();
+    // Of a guest that is none of the suite's: agents are asked then.
+    hypervisor.set_agent(Uuid::from_u128(1), None);
+    hypervisor_contract(Arc::new(hypervisor), fixture).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -466,4 +471,11 @@ async fn a_flaky_database_loses_transactions_and_answers_as_a_real_one_can() {
     drop(transaction);
     database.set_dead(false);
     assert_eq!(count().await, 1);
+}
+
+#[tokio::test]
+async fn the_access_control_of_a_flaky_tree_keeps_the_contract() {
+    let tree = EmbeddedTree::in_memory().connect();
+    let tree = FlakyTree::with_password(tree, "secret", &Closed::default());
+    access_control_contract(&*tree).await;
 }

@@ -276,3 +276,25 @@ pub(crate) fn push_line(progress: &mut JobProgress, line: String) {
     let surplus = progress.log.len().saturating_sub(LOG_LINES);
     progress.log.drain(..surplus);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_keeps_its_latest_lines_and_of_each_its_begin() {
+        let mut progress = JobProgress::pending();
+        for number in 0..LOG_LINES + 5 {
+            push_line(&mut progress, number.to_string());
+        }
+        assert_eq!(progress.log.len(), LOG_LINES);
+        assert_eq!(progress.log.first().map(String::as_str), Some("5"));
+        assert_eq!(progress.log.last(), Some(&(LOG_LINES + 4).to_string()));
+
+        let whole = "ü".repeat(LINE_CHARACTERS);
+        push_line(&mut progress, whole.clone());
+        assert_eq!(progress.log.last(), Some(&whole));
+        push_line(&mut progress, format!("{whole}ü"));
+        assert_eq!(progress.log.last(), Some(&format!("{whole}…")));
+    }
+}

@@ -196,6 +196,54 @@ fn no_list_is_without_the_options_that_all_lists_have() {
     }
 }
 
+/// Last words of commands that change nothing in the cluster.
+const READS: [&str; 18] = [
+    "backup",
+    "completion",
+    "detail",
+    "download",
+    "dump",
+    "events",
+    "get",
+    "info",
+    "is-primary",
+    "list",
+    "log",
+    "man",
+    "node",
+    "show",
+    "status",
+    "task",
+    "trace",
+    "util",
+];
+
+#[test]
+fn every_change_can_be_tried_and_nothing_else_can() {
+    let user = User::without_connection();
+    for line in TREE.lines() {
+        let words: Vec<&str> = line.split(' ').skip(1).collect();
+        let is_word = |word: &&&str| word.starts_with(|c: char| c.is_ascii_lowercase());
+        let command: Vec<&str> = words.iter().take_while(is_word).copied().collect();
+        let reads = command[0] == "connection" || READS.contains(command.last().unwrap());
+        let can_be_tried = words.contains(&"--dry-run");
+        assert!(!(reads && can_be_tried), "`{line}` changes nothing");
+        if !reads && !can_be_tried {
+            let output = user.run(&command);
+            assert_eq!(code(&output), 6, "`{line}` is not of a later release: {output:?}");
+        }
+    }
+}
+
+#[test]
+fn an_image_in_detail_is_json_where_that_was_asked_for() {
+    let user = User::of(&Stub::start(full_cluster));
+    let output = user.run(&["-q", "image", "info", "debian", "-f", "json"]);
+    assert_eq!(code(&output), 0, "{output:?}");
+    let image: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
+    assert_eq!(image["volume"], "image_debian");
+}
+
 #[test]
 fn a_network_that_does_not_exist_leads_to_the_list_of_those_that_do() {
     let stub = Stub::start(full_cluster);

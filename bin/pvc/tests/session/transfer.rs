@@ -240,6 +240,30 @@ fn a_file_that_cannot_be_read_is_not_sent() {
 }
 
 #[test]
+fn a_dry_run_of_a_new_image_sends_nothing_and_asks_what_would_be_refused() {
+    for (refuses, exit) in [(false, 0), (true, 1)] {
+        let stub = Stub::start(move |request, _| match (request.method.as_str(), request.path()) {
+            ("GET", "/api/v1/openapi.json") => ok(DOCUMENT),
+            ("GET", "/api/v1/storage/ceph/pool/vms") => ok(r#"[{"name": "vms"}]"#),
+            ("GET", _) => ok("[]"),
+            _ if refuses => status(400, r#"{"message": "it would fill the pool"}"#),
+            _ => message("nothing was changed"),
+        });
+        let user = User::of(&stub);
+        let file = image(&user).display().to_string();
+        let line = ["-q", "image", "add", "debian", &file, "-p", "vms", "--dry-run"];
+        let output = user.run(&line);
+        assert_eq!(code(&output), exit, "{output:?}");
+        let said = "nothing was sent; \"debian\" can be added to pool \"vms\"\n";
+        assert_eq!(out(&output), if refuses { "" } else { said });
+        let tried = "POST /storage/ceph/volume?volume=new_image_debian&pool=vms&size=5B\
+                     &force=False&dry_run=True";
+        assert_eq!(changes(&stub), [tried]);
+        assert!(stub.received().iter().all(|one| one.method == "GET" || one.is_tried));
+    }
+}
+
+#[test]
 fn an_old_server_does_not_get_the_size_of_a_raw_image() {
     let stub = Stub::start(cluster);
     let user = User::of(&stub);

@@ -38,7 +38,7 @@ fn hint(progress: &JobProgress) -> Option<String> {
 }
 
 /// Record of a job. Nobody waits by it, so that it says what is so where [`status`] says
-/// what old clients understand.
+/// what clients of PVC 1.0.3 understand.
 pub fn log(job: &Job) -> api::TaskLog {
     let (spec, progress) = (&job.spec, &job.progress);
     api::TaskLog {

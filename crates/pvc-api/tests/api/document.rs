@@ -246,6 +246,18 @@ async fn the_document_is_served_and_complete_in_itself() {
     assert!(secured["GET /api/v1/"]["security"].is_null());
 }
 
+#[test]
+fn each_operation_and_each_of_its_parameters_says_what_it_is() {
+    let document = document();
+    let is_said = |of: &Value, what: &str| !of[what].as_str().unwrap_or_default().is_empty();
+    for (name, operation) in operations(&document) {
+        assert!(is_said(&operation, "summary"), "{name}");
+        for parameter in operation["parameters"].as_array().into_iter().flatten() {
+            assert!(is_said(parameter, "description"), "{name} {parameter}");
+        }
+    }
+}
+
 /// Checks the document that is kept for those who do not run PVC. Set `PVC_WRITE_DOCS` to write it.
 #[test]
 fn the_openapi_document_is_up_to_date() {

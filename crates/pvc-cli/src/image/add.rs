@@ -106,6 +106,11 @@ impl Add {
             );
             if failure.hint.is_none() { failure.hint(left) } else { failure }
         })?;
+        if pvc.dry_run {
+            let name = &self.name;
+            pvc.done(format!("nothing was sent; \"{name}\" can be added to pool \"{pool}\""));
+            return Ok(pool);
+        }
         let made = self.fill(pvc, &pool, &making, &format, volume.as_str());
         if made.is_err() {
             let deletion = VolumeDeletion { force: Added(false), purge: Added(true) };

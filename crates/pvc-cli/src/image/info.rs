@@ -3,6 +3,7 @@ use pvc_api_types::Image;
 
 use super::Which;
 use crate::context::Pvc;
+use crate::format::{MaybeJson as _, TextFormat};
 use crate::outcome::Outcome;
 use crate::output::Paint;
 use crate::output::labels::Labels;
@@ -13,11 +14,17 @@ use crate::storage::size;
 pub struct Info {
     #[command(flatten)]
     image: Which,
+
+    #[arg(short, long, value_enum, default_value_t = TextFormat::Pretty, help = "How to print it")]
+    format: TextFormat,
 }
 
 impl Info {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let image = self.image.find(pvc)?;
+        if self.format.print(pvc, &image) {
+            return Ok(());
+        }
         let text = view(&image, pvc.out.paint());
         pvc.out.text(text);
         Ok(())

@@ -1,9 +1,10 @@
 use std::fmt::Write as _;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use pvc_api_types::operations::vm::{GetVmVmTrace, TraceProtocol, TraceQuestion};
 use pvc_api_types::{NetworkTrace, TraceWay};
 
+use crate::choice::words;
 use crate::context::Pvc;
 use crate::format::{MaybeJson, TextFormat};
 use crate::outcome::{Exit, Failure, Outcome};
@@ -41,8 +42,8 @@ pub struct Trace {
     network: Option<String>,
 
     /// Its protocol; of ICMP an echo request
-    #[arg(short, long, value_enum)]
-    protocol: Option<Protocol>,
+    #[arg(short, long, value_parser = words::<TraceProtocol>())]
+    protocol: Option<TraceProtocol>,
 
     /// Its destination port, with `tcp` or `udp`
     #[arg(short = 'P', long, value_name = "PORT", requires = "protocol")]
@@ -53,23 +54,12 @@ pub struct Trace {
     format: TextFormat,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Protocol {
-    Tcp,
-    Udp,
-    Icmp,
-}
-
 impl Trace {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let question = TraceQuestion {
             target: self.target,
             network: self.network,
-            protocol: self.protocol.map(|protocol| match protocol {
-                Protocol::Tcp => TraceProtocol::Tcp,
-                Protocol::Udp => TraceProtocol::Udp,
-                Protocol::Icmp => TraceProtocol::Icmp,
-            }),
+            protocol: self.protocol,
             port: self.port,
         };
         let answer = pvc.client()?.read(GetVmVmTrace, [&self.vm], &question)?;

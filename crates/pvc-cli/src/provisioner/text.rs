@@ -5,7 +5,6 @@ use std::path::Path;
 
 use clap::Args;
 
-use crate::answer::Format;
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
 use crate::edit;
@@ -92,15 +91,8 @@ impl Source {
         }
         let present = present(pvc)?;
         let new = edit::edited(name, suffix, &present)?;
-        let changes = edit::difference(&present, &new, pvc.out.paint());
-        if changes.is_empty() {
-            pvc.out.line("Aborting with no modifications.");
+        if !edit::show_changes(pvc, &present, &new) {
             return Ok(());
-        }
-        if pvc.answers == Format::Sentence {
-            pvc.out.line("Pending modifications:");
-            pvc.out.line("");
-            pvc.out.line(changes);
         }
         let asked =
             confirm::ask(pvc, self.yes, &format!("Write modifications to {what} \"{name}\""));

@@ -5,7 +5,6 @@ use pvc_api_types::Vm;
 
 use super::live::{self, Decision, Edit};
 use super::{Which, definition};
-use crate::answer::Format;
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
 use crate::edit;
@@ -78,15 +77,8 @@ impl Modify {
     }
 
     fn apply(&self, pvc: &mut Pvc, vm: Vm, present: &str, new: &str) -> Outcome {
-        let changes = edit::difference(present, &definition::pretty(new)?, pvc.out.paint());
-        if changes.is_empty() {
-            pvc.out.line("Aborting with no modifications.");
+        if !edit::show_changes(pvc, present, &definition::pretty(new)?) {
             return Ok(());
-        }
-        if pvc.answers == Format::Sentence {
-            pvc.out.line("Pending modifications:");
-            pvc.out.line("");
-            pvc.out.line(changes);
         }
         let name = vm.name.clone();
         let edit = Edit::written(vm, definition::stored(&name, new)?, self.force);

@@ -53,7 +53,7 @@ impl std::fmt::Display for Sign {
 /// starts or stops is watched by nobody. Nor is, in maintenance, a dead node that has stamped since
 /// it was suspected.
 pub fn has_to_be_watched(node: &NodeRecord) -> bool {
-    // A note with a proof is of an earlier fence; an older peer that suspects writes none.
+    // A note with a proof is of an earlier fence; a legacy peer that suspects writes none.
     let suspicion = node.fence.as_ref().filter(|fence| fence.proven_at.is_none());
     let stamp = suspicion.and_then(|fence| fence.stamp);
     node.daemon_state != DaemonState::Dead || stamp.is_some_and(|stamp| stamp != node.keepalives)

@@ -388,10 +388,8 @@ impl Actor {
     /// it meanwhile, which is recovered as well.
     async fn conclude(&self, node: &NodeName) -> bool {
         let decide = |cluster: &Cluster| {
-            let still = |record: &&Arc<NodeRecord>| {
-                record.is_fenced() && record.domain_state == DomainState::FenceFlush
-            };
-            cluster.nodes.get(node).filter(still).ok_or(Superseded)?;
+            let record = cluster.nodes.get(node);
+            record.filter(|record| fence::is_being_recovered(record)).ok_or(Superseded)?;
             let mut changes = Changes::new();
             if !fence::is_recovered(cluster, node) {
                 return Ok((changes, false));

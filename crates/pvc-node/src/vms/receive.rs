@@ -18,8 +18,8 @@ use pvc_store::{ChangeError, Changes, Expect, MoveLocks, StoreError, VmChange};
 use tokio_util::sync::CancellationToken;
 
 use super::act::Ended;
-use super::condition;
 use super::elsewhere::check_elsewhere;
+use super::{OrderChanged, SAY, condition};
 use crate::shared::Shared;
 
 /// Time for which the turn may be somebody else's.
@@ -32,12 +32,6 @@ const SENDER_TIME_LIMIT: Duration = Duration::from_secs(30);
 const HELD_TIME_LIMIT: Duration = Duration::from_secs(10);
 
 const LOOK: Duration = Duration::from_millis(500);
-
-/// Time that the store may take for a report of the move.
-const SAY: Duration = Duration::from_secs(5);
-
-/// The record asks for something else by now, or this daemon ends.
-struct OrderChanged;
 
 /// Reason for which nothing is known.
 #[derive(Debug, thiserror::Error)]

@@ -43,6 +43,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::act::{Ended, one_line};
 use super::locks::free_own_locks;
+use super::{OrderChanged, SAY};
 use crate::shared::Shared;
 
 /// Time for which each lock on the record may be somebody else's: a legacy API holds it for half a
@@ -83,9 +84,6 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(500);
 const REQUEST_EVERY: Duration = Duration::from_secs(15);
 
-/// Time that the store may take for a report of the move.
-const SAY: Duration = Duration::from_secs(5);
-
 /// Time for which the store may take no word of a move, and the other node's daemon be away, until
 /// the copying is given up: a guest that arrives would wait for them. A daemon that is restarted is
 /// back by then.
@@ -103,9 +101,6 @@ const QUIET: Duration = Duration::from_secs(10);
 
 /// Time for which a sender looks after what it has sent.
 const WATCH_SENT: Duration = Duration::from_secs(600);
-
-/// The record asks for something else by now, or this daemon ends.
-struct OrderChanged;
 
 /// Sender of one VM on its way from here.
 pub(super) struct Sender {
@@ -338,16 +333,7 @@ impl Sender {
             if is_moved_by_another(&view, record, self.shared.name()) {
                 return Ended::Superseded;
             }
-            (self.note.incarnation, self.note.request) = (record.incarnation, record.state_version);
-            let held = view.nodes.get(&self.to).is_some_and(|node| node.takes_held_guests());
-            match (self.note.held, held) {
-                // What is held there from now on is this move's.
-                (_, true) => _ = self.note.left_on.remove(&self.to),
-                // What an attempt before has left, for it is PVC 1.0.3's by now.
-                (true, false) => _ = self.note.left_on.insert(self.to.clone()),
-                (false, false) => {}
-            }
-            self.note.held = held;
+            self.note_order(&view, record);
             let ways = ways_of(record, &record.state);
             let target = self.target(&view, answers);
             if self.note.held && tried > 0 && ways.live && !runs_daemon(&view, &self.to) {
@@ -388,6 +374,20 @@ impl Sender {
                 }
             }
         }
+    }
+
+    /// Notes the order that the next copy obeys, and whether its target holds what arrives.
+    fn note_order(&mut self, view: &Cluster, record: &VmRecord) {
+        (self.note.incarnation, self.note.request) = (record.incarnation, record.state_version);
+        let held = view.nodes.get(&self.to).is_some_and(|node| node.takes_held_guests());
+        match (self.note.held, held) {
+            // What is held there from now on is this move's.
+            (_, true) => _ = self.note.left_on.remove(&self.to),
+            // What an attempt before has left, for it is PVC 1.0.3's by now.
+            (true, false) => _ = self.note.left_on.insert(self.to.clone()),
+            (false, false) => {}
+        }
+        self.note.held = held;
     }
 
     /// Looks what a failed attempt has left, here and there. Whether the other hypervisor answers,

@@ -207,7 +207,7 @@ fn load(r: &mut Reader<'_>) -> f64 {
     0.0
 }
 
-/// Older peers leave a literal `0` in such a list; it is no UUID and falls out here.
+/// Legacy peers leave a literal `0` in such a list; it is no UUID and falls out here.
 fn uuids(text: &str) -> impl Iterator<Item = Uuid> {
     text.split_whitespace().filter_map(|uuid| Uuid::try_parse(uuid).ok())
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use pvc_contracts::access_control::access_control_contract;
 use pvc_contracts::zookeeper_server::ZookeeperServer;
 use pvc_ports::{Access, AccessList, CreateMode, Op, SessionState, Tree, TreeError, TreeEvent};
 use pvc_zookeeper::{Tls, ZookeeperOptions, ZookeeperTree};
@@ -65,20 +66,13 @@ async fn what_is_closed_is_kept_from_the_unauthenticated_and_members_notice_noth
         (connect(&address, None).await, connect(&address, Some("wrong")).await);
     assert!(unauthenticated.access_control().is_none());
     create(&one, "/a").await;
-    assert_eq!(
-        access(&one, "/a").await,
-        Some(AccessList::Anybody),
-        "a password alone closes nothing"
-    );
-    assert_eq!(access(&one, "/absent").await, None);
+    access_control_contract(&one).await;
     assert!(unauthenticated.get("/a").await.unwrap().is_some());
 
     for path in ["/", "/a"] {
         set_access(&one, path, Access::Members).await;
         assert_eq!(access(&one, path).await, Some(AccessList::Members), "{path}");
     }
-    let gone = one.access_control().unwrap().set_access("/absent", Access::Members).await;
-    assert!(matches!(gone, Err(TreeError::NoNode { .. })), "{gone:?}");
     until_new_ones_are_for(&two, Access::Members).await;
     let op = |path: &str| Op::Create {
         path: path.to_owned(),
