@@ -420,8 +420,8 @@ fn may_log_in(lab: &Lab, name: &str, user: &str, key: &str) {
     lab.on("pvchv1", &script).ok();
 }
 
-/// Runs cloud-init in the namespace `guest` of `node`, with nothing of the node's own state, and
-/// returns what it has found, as `jq` shows it by `filter`, and behind it, as a line of JSON, the
+/// Runs cloud-init in the namespace `guest` of `node`, with nothing of the node's own state and
+/// without giving the node the guest's name, and returns what it has found, as `jq` shows it by `filter`, and behind it, as a line of JSON, the
 /// configuration of the network that it makes of that for a card `eth0`.
 fn cloud_init(lab: &Lab, node: &str, filter: &str) -> String {
     let script = format!(
@@ -429,6 +429,7 @@ fn cloud_init(lab: &Lab, node: &str, filter: &str) -> String {
 datasource_list: [Ec2]
 datasource: {{ Ec2: {{ strict_id: false, timeout: 10, max_wait: 60 }} }}
 network: {{ config: disabled }}
+preserve_hostname: true
 cloud_init_modules: []
 cloud_config_modules: []
 cloud_final_modules: []
