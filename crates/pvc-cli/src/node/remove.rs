@@ -8,14 +8,15 @@ use crate::outcome::Outcome;
 
 /// Remove the record of a node that is gone for good
 ///
-/// Nothing may be there any more: the node is `stop` or `fenced`, no VM is assigned to it, also
-/// none that is off, and no OSD of it is recorded. A coordinator is taken out of the
-/// configuration of every node first. What is in the way is refused, with what to do about it.
-/// The node is watched for 15 seconds, and a sign of life refuses.
+/// Nothing may be there any more: the node is `stop` or `fenced`, no VM is assigned to
+/// it, also none that is off, and no OSD of it is recorded. A coordinator is taken out
+/// of the configuration of every node first. The command says what is in the way, and
+/// what to do about it. The node is watched for 15 seconds; a sign of life refuses.
 ///
-/// VMs no longer return to it, and faults about it are deleted. Limits of VMs to it stay, and
-/// are named. If its daemon is started once more it makes the record anew, as that of a new
-/// node: erase its disk, and take its name out of `all_nodes` on the others.
+/// VMs no longer return to it, and faults about it are deleted. Limits of VMs to it
+/// stay, and are named. If its daemon is started once more it makes the record anew, as
+/// that of a new node: erase its disk, and take its name out of `all_nodes` on the
+/// others.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -337,7 +337,7 @@ async fn keys_with(world: &World, name: &str) -> BTreeSet<String> {
     found
 }
 
-/// What a daemon of ours, and those who have fenced it, note of a node beside its record.
+/// Notes on a node beside its record: of its daemon, and of those who have fenced it.
 fn notes_of(node: &NodeName) -> Vec<Report> {
     vec![
         Report::Daemon(node.clone(), pvc_model::node::DaemonNote::default(), None),
