@@ -529,6 +529,7 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
         key: tls.private_key.clone(),
     };
     let is_listened_on = |floating: &FloatingAddress| floating.address.addr() == api.listen.ip();
+    let coordinators = config.cluster.coordinators.iter();
     Ok(ApiSettings {
         floating: floating(config).iter().any(is_listened_on),
         tokens,
@@ -541,6 +542,7 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
         },
         recover_after_fence: recovers(&fencing(config)),
         nobody_fences: fencing(config).fence_intervals == 0,
+        coordinators: coordinators.map(|name| NodeName::new(name.as_str())).collect(),
         refuse_memory_overcommit: api.refuse_memory_overcommit,
         removed_volumes_stay: removed_volumes_stay(config),
         core_networks: neighbours(config),

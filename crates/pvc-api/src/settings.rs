@@ -132,6 +132,8 @@ pub struct ApiSettings {
     pub recover_after_fence: bool,
     /// Whether no node is ever taken for dead, as on all nodes.
     pub nobody_fences: bool,
+    /// The coordinators, as configured.
+    pub coordinators: BTreeSet<NodeName>,
     /// Whether a start is refused that would take more memory than the VM's node has.
     pub refuse_memory_overcommit: bool,
     /// Time for which volumes that are removed are kept in the trash; none removes them at once.
@@ -167,6 +169,7 @@ impl ApiSettings {
             spool: Spool::default(),
             recover_after_fence: true,
             nobody_fences: false,
+            coordinators: BTreeSet::new(),
             refuse_memory_overcommit: false,
             removed_volumes_stay: Duration::from_secs(24 * 3600),
             core_networks: Vec::new(),

@@ -37,7 +37,7 @@ pub use cuts::Cuts;
 pub(crate) use rescue::may_have;
 pub use rescue::{Rescue, Way, is_awaited, is_recovered, rescues, rescues_while, weighed_rescues};
 pub use sightings::Sightings;
-pub use word::{Doubt, Sign, WATCH, confirmed, doubt, has_to_be_watched};
+pub use word::{Doubt, Sign, WATCH, confirmed, doubt, has_to_be_watched, sign_of_life};
 
 /// Chances of a suspected node to show that it lives before its power is cut, one interval each.
 pub const SAVING_THROWS: u32 = 6;

@@ -1,5 +1,7 @@
 //! Nodes: what they are, what they do, how they are doing.
 
+pub mod removal;
+
 use std::sync::Arc;
 
 use crate::fence::FenceNote;

@@ -261,7 +261,7 @@ pub async fn cancel(
 }
 
 /// The progress of a job that this has ended at `now`, in seconds since the epoch.
-fn failed(progress: &JobProgress, failure: Failure, now: u64) -> JobProgress {
+pub(crate) fn failed(progress: &JobProgress, failure: Failure, now: u64) -> JobProgress {
     let (mut log, why) = (progress.log.clone(), failure.why.clone());
     log.push(why.clone());
     let progress = JobProgress { log, failure: Some(failure), ..progress.clone() };

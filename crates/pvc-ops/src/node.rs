@@ -1,10 +1,13 @@
 //! Asks about one node.
 
+mod removal;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pvc_model::fence::{self, Doubt, Sign};
 use pvc_model::flush::{Fate, fates};
+use pvc_model::node::removal::NotRemoved;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRecord, NodeRole};
 use pvc_model::placement::Promises;
 use pvc_model::{NodeName, Uuid, cluster::Cluster};
@@ -12,6 +15,8 @@ use pvc_ports::Clock;
 use pvc_store::{ChangeError, Changes, ConfigChange, Expect, NodeChange, Store, death};
 
 use crate::refusal::{Kind, NoNode, Refusal, find_node};
+
+pub use removal::{Removal, remove, watch_for_removal};
 
 /// Part that a node is to have in the coordination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,8 +48,8 @@ pub struct OffWord {
     pub nobody_fences: bool,
 }
 
-/// First look at a node that an operator's word says is off: no sign of life was there. The watch
-/// that it needed is over.
+/// First look at a node that an operator's word says is off, or that is to be removed: no sign of
+/// life was there. The watch that it needed is over.
 #[derive(Debug, Clone)]
 pub struct Watched(Arc<NodeRecord>);
 
@@ -82,6 +87,8 @@ pub enum NodeRefusal {
     Proven { node: NodeName },
     #[error("node `{node}` shows a sign of life: {sign}")]
     Lives { node: NodeName, sign: Sign },
+    #[error(transparent)]
+    NotRemoved(#[from] NotRemoved),
 }
 
 impl Refusal for NodeRefusal {
@@ -95,7 +102,8 @@ impl Refusal for NodeRefusal {
             | NodeRefusal::LegacyPeerIsBusy { .. }
             | NodeRefusal::NotDead { .. }
             | NodeRefusal::Proven { .. }
-            | NodeRefusal::Lives { .. } => Kind::Conflict,
+            | NodeRefusal::Lives { .. }
+            | NodeRefusal::NotRemoved(_) => Kind::Conflict,
         }
     }
 
@@ -129,6 +137,7 @@ impl Refusal for NodeRefusal {
                 "look at `pvc node info {node}` again in some seconds; if it lives, `pvc node \
                  flush {node}` moves its VMs away"
             )),
+            NodeRefusal::NotRemoved(why) => Some(why.hint()),
         }
     }
 }

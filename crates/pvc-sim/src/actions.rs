@@ -244,6 +244,8 @@ pub enum Ask {
     Secondary(usize),
     /// Say that the host is off.
     ConfirmOff(usize),
+    /// Remove the record of the host.
+    RemoveNode(usize),
     Maintenance(bool),
 }
 
@@ -292,7 +294,8 @@ impl Ask {
             | Ask::ReadyAndWait(host)
             | Ask::Primary(host)
             | Ask::Secondary(host)
-            | Ask::ConfirmOff(host) => (vec![*host], Vec::new()),
+            | Ask::ConfirmOff(host)
+            | Ask::RemoveNode(host) => (vec![*host], Vec::new()),
             Ask::Storage(ask) => ask.about(),
             Ask::Network(ask) => (Vec::new(), ask.vms()),
             Ask::Maintenance(_) | Ask::Benchmark | Ask::CancelTask | Ask::NewVm(_) => {

@@ -175,6 +175,7 @@ pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> Option<LegacyAsk> {
         | Ask::Benchmark
         | Ask::CancelTask
         | Ask::ConfirmOff(_)
+        | Ask::RemoveNode(_)
         | Ask::Attach(_)
         | Ask::Detach(_)
         | Ask::Method { .. }

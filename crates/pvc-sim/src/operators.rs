@@ -264,6 +264,7 @@ fn asked(ask: &Ask, names: &Names) -> Asked {
         Ask::Primary(host) => part(host, "primary"),
         Ask::Secondary(host) => part(host, "secondary"),
         Ask::ConfirmOff(host) => Asked::post(format!("{}/confirm-off", node(host))),
+        Ask::RemoveNode(host) => Asked::new(Method::DELETE, node(host)),
         Ask::Maintenance(on) => Asked::post("status".to_owned()).with("state", on.to_string()),
     }
 }
@@ -614,6 +615,7 @@ mod tests {
             (Ask::Limit { vm: 0, to: vec![0, 1] }, "POST /api/v1/vm/web1/meta?limit=hv1%2Chv2"),
             (Ask::Method { vm: 0, only: None }, "POST /api/v1/vm/web1/meta?migration_method=none"),
             (Ask::FlushAndWait(1), "POST /api/v1/node/hv2/domain-state?state=flush&wait=true"),
+            (Ask::RemoveNode(1), "DELETE /api/v1/node/hv2?"),
             (Ask::Maintenance(false), "POST /api/v1/status?state=false"),
         ] {
             assert_eq!(line(&ask), wanted);

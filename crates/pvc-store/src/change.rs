@@ -80,6 +80,8 @@ pub enum Change {
     RemoveVm(Uuid),
     Vm(Uuid, VmChange),
     AddNode(Box<NewNode>),
+    /// Removes the node's record with everything below it, the notes about it, and its log.
+    RemoveNode(NodeName),
     Node(NodeName, NodeChange),
     Config(ConfigChange),
     PutFault(FaultRecord),
@@ -216,6 +218,7 @@ impl Change {
             Change::RemoveVm(uuid) => vm::remove(draft, *uuid),
             Change::Vm(uuid, change) => vm::write(draft, *uuid, change),
             Change::AddNode(new) => node::add(draft, new),
+            Change::RemoveNode(name) => node::remove(draft, name),
             Change::Node(name, change) => node::write(draft, name, change),
             Change::Config(change) => cluster::write(draft, change),
             Change::PutFault(record) => fault::put(draft, record),
@@ -433,6 +436,10 @@ impl Report {
             Report::Move(uuid, _) => Some(vm::root(*uuid)),
             Report::Fullness(name, _) | Report::SnapshotUsage(name, _) => {
                 Some(pool::root(name.as_str()))
+            }
+            // What is still under way about a node that was removed leaves no note of it.
+            Report::WorkingOn(name, _) | Report::Daemon(name, ..) | Report::Fence(name, _) => {
+                Some(node::root(name))
             }
             _ => None,
         }

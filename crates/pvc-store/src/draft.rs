@@ -10,7 +10,7 @@ use crate::change::{Change, Changes};
 use crate::error::StoreError;
 use crate::keys;
 use crate::raw::Raw;
-use crate::records::Keys;
+use crate::records::{self, Keys};
 
 /// A multi under construction over the tree as it was last seen.
 pub(crate) struct Draft<'a> {
@@ -106,9 +106,11 @@ impl<'a> Draft<'a> {
     }
 
     /// Deletes as [`delete`](Self::delete) does; the versions of these below it are checked, too.
+    /// What the cache leaves out was not read, and has no version to check.
     pub fn delete_as_seen(&mut self, path: &str, checked: &[&str]) {
         for below in self.raw.subtree(path).into_iter().rev() {
-            let is_checked = below == path || checked.contains(&below.as_str());
+            let is_meant = below == path || checked.contains(&below.as_str());
+            let is_checked = is_meant && !records::is_left_out(&below);
             let version = self.raw.get(&below).filter(|_| is_checked).map(|node| node.version);
             self.ops.push(Op::Delete { path: below, version });
         }

@@ -39,6 +39,36 @@ fn the_question_whether_a_node_is_off_says_what_a_mistake_costs() {
 }
 
 #[test]
+fn a_node_is_removed_once_somebody_says_yes_and_nothing_refuses_it() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let no = user.answering("n\n", &["-q", "node", "remove", "hv3"]);
+    assert_eq!((code(&no), out(&no).as_str()), (0, "Aborted.\n"));
+    assert!(err(&no).contains("Remove node `hv3` from the cluster"), "{no:?}");
+    assert_eq!(changes(&stub), [""; 0], "nothing was asked of the server");
+    let yes = user.run(&["-q", "node", "remove", "hv3", "-y"]);
+    assert_eq!((code(&yes), out(&yes).trim()), (0, "done"));
+    assert_eq!(changes(&stub), ["DELETE /node/hv3"]);
+
+    let stub = Stub::start(|request, _| match request.path() {
+        "/api/v1/openapi.json" => ok(DOCUMENT),
+        _ => status(
+            400,
+            r#"{"message": "VMs are assigned to node `hv3`: `web1`", "hint": "move it"}"#,
+        ),
+    });
+    let user = User::of(&stub);
+    for more in [&[][..], &["--dry-run"]] {
+        let refused = user.answering("y\n", &[&["-q", "node", "remove", "hv3"], more].concat());
+        assert_eq!(code(&refused), 1, "{refused:?}");
+        let expected = "error: VMs are assigned to node `hv3`: `web1`\nhint: move it\n";
+        assert_eq!(err(&refused), expected, "nobody is asked about what is refused");
+    }
+    let asked = changes(&stub);
+    assert!(asked.iter().all(|line| line == "DELETE /node/hv3?dry_run=True"), "{asked:?}");
+}
+
+#[test]
 fn a_piped_no_is_a_no() {
     let stub = Stub::start(cluster);
     let user = User::of(&stub);

@@ -42,6 +42,7 @@ const LINES: &[(&str, &str)] = &[
     ("node log", "none"),
     ("node primary", "none"),
     ("node ready", "none"),
+    ("node remove", "none -y"),
     ("node secondary", "none"),
     ("provisioner create", "none none"),
     ("provisioner ova remove", "none -y"),

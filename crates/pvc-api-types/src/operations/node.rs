@@ -62,6 +62,12 @@ operations! { "node":
     /// A node.
     GetNodeNode { GET "/node/{node}", Reader, read -> [Node] }
 
+    /// Removes the record of a node that is gone for good: of one that is `stop` or `fenced`, which
+    /// is watched for 15 seconds first, that no VM is assigned to and of which no OSD is recorded.
+    /// VMs no longer return to it, and faults about it are taken back. Its daemon makes it anew if
+    /// it is started once more.
+    DeleteNodeNode { DELETE "/node/{node}", Administrator, change }
+
     /// The state of a node's daemon.
     GetNodeNodeDaemonState { GET "/node/{node}/daemon-state", Reader, read -> NodeDaemonState }
 

@@ -1,16 +1,17 @@
 //! Nodes.
 
 use pvc_api_types::operations::node::{
-    Duty, GetNode, GetNodeNode, GetNodeNodeCoordinatorState, GetNodeNodeDaemonState,
-    GetNodeNodeDomainState, GetNodeNodeLog, NodeFilter, Part, PostNodeNodeConfirmOff,
-    PostNodeNodeCoordinatorState, PostNodeNodeDomainState,
+    DeleteNodeNode, Duty, GetNode, GetNodeNode, GetNodeNodeCoordinatorState,
+    GetNodeNodeDaemonState, GetNodeNodeDomainState, GetNodeNodeLog, NodeFilter, Part,
+    PostNodeNodeConfirmOff, PostNodeNodeCoordinatorState, PostNodeNodeDomainState,
 };
 use pvc_api_types::{Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState, NodeLog};
 use pvc_model::cluster::Cluster;
 use pvc_model::fence::WATCH;
 use pvc_model::node::NodeRecord;
+use pvc_model::node::removal::References;
 use pvc_model::{listed, shown};
-use pvc_ops::node::{self, OffWord, Requested};
+use pvc_ops::node::{self, OffWord, Removal, Requested};
 use pvc_store::ChangeError;
 
 use crate::answer::Answer;
@@ -26,6 +27,7 @@ pub fn add(table: Table) -> Table {
     table
         .add(get_node)
         .add(get_node_node)
+        .add(delete_node_node)
         .add(get_node_node_daemon_state)
         .add(get_node_node_coordinator_state)
         .add(post_node_node_coordinator_state)
@@ -205,7 +207,49 @@ async fn take_word(api: &ApiState, word: OffWord) -> Result<()> {
     api.carry_out(confirm).await
 }
 
-/// Number of VMs that a message names.
+/// Removes the node, and logs who has asked for it.
+async fn delete_node_node(ask: Ask<DeleteNodeNode>) -> Result<Answer<DeleteNodeNode>> {
+    let ([name], api) = (ask.at, ask.api);
+    let who = ask.caller.description.to_string();
+    let asked = api.settings().node.clone();
+    let coordinators = api.settings().coordinators.clone();
+    let found = remove(&api, Removal { node: name.clone(), asked, coordinators }).await?;
+    if !ask.mode.is_dry() {
+        tracing::warn!(node = shown(&name), caller = who, "a node was removed from the cluster");
+    }
+    Ok(ask.mode.done(format!("node `{name}` is removed{}", beside(&found))))
+}
+
+/// Removes a node once it was watched. That is a part of the request: a client that goes away
+/// meanwhile takes it back.
+async fn remove(api: &ApiState, removal: Removal) -> Result<References> {
+    let time = api.settings().limits.change_time + WATCH;
+    let watch = async {
+        let watched = node::watch_for_removal(api.store(), api.clock().as_ref(), &removal);
+        watched.await.map_err(refused)
+    };
+    let watched = api.ask_within(time, watch).await?;
+    let remove = |api: ApiState| async move {
+        node::remove(api.store(), api.clock().as_ref(), &removal, &watched).await
+    };
+    api.carry_out(remove).await
+}
+
+/// The rest of the sentence about a node's removal: what else named the node.
+fn beside(found: &References) -> String {
+    let homes: Vec<String> = found.homes.iter().map(|(_, name)| name.clone()).collect();
+    let jobs: Vec<String> = found.jobs.iter().map(ToString::to_string).collect();
+    let parts = [
+        ("VMs that no longer return there", &homes),
+        ("faults deleted", &found.faults),
+        ("tasks ended as failed", &jobs),
+        ("VMs that stay limited to it (`pvc vm meta --limit`)", &found.limited),
+    ];
+    let named = parts.into_iter().filter(|(_, names)| !names.is_empty());
+    named.map(|(what, names)| format!("; {what}: {}", list(names))).collect()
+}
+
+/// Number of VMs, faults or tasks that a message names.
 const NAMED: usize = 5;
 
 /// Warning about the flush of a node that has nobody to give its VMs to.

@@ -8,6 +8,7 @@ mod list;
 mod log;
 mod primary;
 mod ready;
+mod remove;
 mod secondary;
 mod wait;
 
@@ -31,6 +32,7 @@ pub enum Node {
     Log(log::Log),
     Primary(primary::Primary),
     Ready(ready::Ready),
+    Remove(remove::Remove),
     Secondary(secondary::Secondary),
 }
 
@@ -45,6 +47,7 @@ impl Node {
             Node::Log(command) => command.run(pvc),
             Node::Primary(command) => command.run(pvc),
             Node::Ready(command) => command.run(pvc),
+            Node::Remove(command) => command.run(pvc),
             Node::Secondary(command) => command.run(pvc),
         }
     }

@@ -75,7 +75,7 @@ pub fn doubt(
     is_announced: bool,
     nobody_fences: bool,
 ) -> Option<Doubt> {
-    let lives = || sign(cluster, node, before, asked, is_announced).map(Doubt::Lives);
+    let lives = || sign_of_life(cluster, node, before, asked, is_announced).map(Doubt::Lives);
     match &node.daemon_state {
         DaemonState::Init | DaemonState::Shutdown | DaemonState::Stop | DaemonState::Dead => {
             lives()
@@ -88,7 +88,8 @@ pub fn doubt(
     }
 }
 
-fn sign(
+/// Sign of life that `node` shows, if there is any; the parameters are those of [`doubt`].
+pub fn sign_of_life(
     cluster: &Cluster,
     node: &NodeRecord,
     before: &NodeRecord,

@@ -171,6 +171,48 @@ async fn a_tree_that_was_made_anew_gets_the_node_again_and_guests_run_on() {
     assert_eq!(world.hypervisor.calls(), [format!("start {uuid}"), format!("resume {uuid}")]);
 }
 
+/// Removal of the record of node hv1.
+fn removal() -> Changes {
+    let mut changes = Changes::new();
+    changes.push(Change::RemoveNode("hv1".into()));
+    changes
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_node_whose_daemon_is_started_again_is_a_new_one() {
+    let world = world().await;
+    let daemon = world.running().await;
+    world.pass(60).await;
+    assert_eq!(daemon.stop().await, Outcome::Stopped);
+    world.until_daemon(DaemonState::Stop).await;
+    let stamps = world.node().unwrap().keepalives;
+    world.change(removal()).await;
+    assert!(world.node().is_none());
+    let _daemon = world.running().await;
+    let node = world.node().unwrap();
+    assert!(node.keepalives < stamps, "{} after {stamps}", node.keepalives);
+    assert_eq!((node.cpus, node.pvc_version.as_str(), node.latest_schema), (8, "0.2.0", Some(15)));
+    assert!(node.runs_our_daemon(), "its note is there as well");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_whose_record_is_removed_makes_it_again_and_guests_run_on() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let _daemon = world.running().await;
+    world.until_runs(uuid).await;
+    world.change(removal()).await;
+    world
+        .until("the node is back, and lists its guest", || {
+            world.node().is_some_and(|node| {
+                node.daemon_state == DaemonState::Run && node.running.contains(&uuid)
+            })
+        })
+        .await;
+    assert!(world.node().unwrap().runs_our_daemon());
+    assert_eq!(world.hypervisor.calls(), [format!("start {uuid}"), format!("resume {uuid}")]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_node_whose_record_is_restored_into_an_empty_tree_says_anew_what_it_is() {
     let world = world().await;

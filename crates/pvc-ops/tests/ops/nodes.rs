@@ -1,6 +1,8 @@
 //! Nodes are flushed and made ready, and the primary role is handed on.
 
 use pvc_model::fence::WATCH;
+use pvc_model::node::removal::{NotRemoved, References};
+use pvc_ops::node::Removal;
 use pvc_ports::Clock;
 
 use super::*;
@@ -247,4 +249,160 @@ async fn a_node_that_is_said_to_be_off_is_as_one_that_was_fenced() {
     assert_eq!(fence.by, "alice");
     assert!(fence.proven_at.is_some_and(|at| (said_at..=world.wall()).contains(&at)), "{fence:?}");
     assert!(fence.proof.contains("`alice`"), "{}", fence.proof);
+}
+
+/// Request to remove `hv2`, for the API of `hv1`, which is the only coordinator by its
+/// configuration.
+fn hv2_goes() -> Removal {
+    let coordinators = [NodeName::new("hv1")].into();
+    Removal { node: "hv2".to_owned(), asked: "hv1".into(), coordinators }
+}
+
+async fn remove_in(
+    store: &Store,
+    world: &World,
+    removal: &Removal,
+) -> Result<References, ChangeError<NodeRefusal>> {
+    let watched = node::watch_for_removal(store, world.clock.as_ref(), removal).await?;
+    node::remove(store, world.clock.as_ref(), removal, &watched).await
+}
+
+async fn remove(world: &World) -> Result<References, ChangeError<NodeRefusal>> {
+    remove_in(&world.store, world, &hv2_goes()).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_gone_is_watched_and_removed_and_vms_forget_that_it_was_their_home() {
+    for state in [DaemonState::Stop, DaemonState::Fenced] {
+        let world = World::with_nodes(&["hv1", "hv2"]).await;
+        becomes(&world, state.clone()).await;
+        world.define("web1", UUID).await;
+        world.write(|changes| _ = changes.vm(UUID, VmChange::LastNode(Some("hv2".into())))).await;
+        let begin = world.clock.monotonic();
+        let predicted = remove_in(&world.store.dry(), &world, &hv2_goes()).await.unwrap();
+        assert!(world.clock.monotonic() < begin + WATCH, "nobody waits for a prediction");
+        assert!(world.store.view().nodes.contains_key("hv2"), "a dry run writes nothing");
+        let begin = world.clock.monotonic();
+        let found = remove(&world).await.unwrap();
+        assert!(world.clock.monotonic() >= begin + WATCH);
+        assert_eq!(found, predicted);
+        assert_eq!(found.homes, [(UUID, "web1".to_owned())]);
+        let view = world.store.view();
+        assert!(!view.nodes.contains_key("hv2"), "it was {state}");
+        assert_eq!(
+            (&view.vms[&UUID].node, &view.vms[&UUID].last_node),
+            (&Some("hv1".into()), &None)
+        );
+        assert_eq!(refused(remove(&world).await).kind(), Kind::NotFound, "it is gone");
+        world.add_node("hv2").await;
+        assert!(world.store.view().nodes.contains_key("hv2"), "a server of that name joins anew");
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_may_be_there_is_not_removed() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    for state in [DaemonState::Run, DaemonState::Dead, DaemonState::Init] {
+        becomes(&world, state.clone()).await;
+        let refusal = refused(remove(&world).await);
+        assert!(matches!(&refusal, NodeRefusal::NotRemoved(NotRemoved::State { .. })), "{refusal}");
+        assert!(refusal.hint().is_some() && refusal.kind() == Kind::Conflict, "{state}");
+    }
+    becomes(&world, DaemonState::Stop).await;
+    world.store.announce_daemon(&"hv2".into(), "test").await.unwrap();
+    let refusal = refused(remove(&world).await);
+    assert!(refusal.to_string().contains("its daemon is connected"), "{refusal}");
+    assert!(world.store.view().nodes.contains_key("hv2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_shows_itself_or_is_given_a_vm_while_it_is_watched_is_not_removed() {
+    for shows in ["a keepalive", "its daemon is connected", "in state `init`", "assigned to node"] {
+        let world = World::with_nodes(&["hv1", "hv2"]).await;
+        becomes(&world, DaemonState::Fenced).await;
+        world.define("web1", UUID).await;
+        let half = async {
+            world.clock.sleep(WATCH / 2).await;
+            match shows {
+                "a keepalive" => world.store.stamp(&"hv2".into(), 2).await.unwrap(),
+                "its daemon is connected" => {
+                    world.store.announce_daemon(&"hv2".into(), "test").await.unwrap();
+                }
+                "in state `init`" => becomes(&world, DaemonState::Init).await,
+                _ => {
+                    vm::move_vm(&world.store, "web1", &moving(Movement::Move, Some("hv2")))
+                        .await
+                        .unwrap();
+                }
+            }
+        };
+        let (removed, ()) = tokio::join!(remove(&world), half);
+        let refusal = refused(removed);
+        assert!(refusal.to_string().contains(shows), "{shows}: {refusal}");
+        assert!(world.store.view().nodes.contains_key("hv2"));
+    }
+}
+
+#[tokio::test]
+async fn a_coordinator_leaves_the_configuration_before_its_record_goes() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    becomes(&world, DaemonState::Stop).await;
+    let coordinators = ["hv1", "hv2"].map(NodeName::new).into();
+    let removal = Removal { coordinators, ..hv2_goes() };
+    let refusal = refused(remove_in(&world.store, &world, &removal).await);
+    assert!(refusal.to_string().contains("`coordinator_nodes`"), "{refusal}");
+    assert!(refusal.hint().unwrap().contains("`pvc.conf` on every node"), "{refusal}");
+}
+
+/// Nobody could end it before: its worker is there no more, and no other takes it.
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_task_of_a_removed_node_ends_and_faults_about_it_are_taken_back() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    becomes(&world, DaemonState::Fenced).await;
+    let id = pvc_model::job::JobId::from_bits(7);
+    let spec = JobSpec {
+        id: id.clone(),
+        work: JobWork::FlushLocks { vm: JobVm { name: "web1".to_owned(), uuid: Some(UUID) } },
+        node: "hv2".into(),
+        run_on: "hv2".to_owned(),
+        submitter: "tests".to_owned(),
+        submitted_at: 1,
+    };
+    world.write(|changes| _ = changes.push(Change::SubmitJob(spec.clone()))).await;
+    let progress = JobProgress {
+        state: JobState::Running,
+        worker: Some("hv2".into()),
+        ..JobProgress::pending()
+    };
+    let fault = |id: &str| pvc_model::fault::FaultRecord {
+        id: id.to_owned(),
+        first_reported: "2026-11-30 01:02:03".to_owned(),
+        last_reported: "2026-11-30 01:02:03".to_owned(),
+        acknowledged_at: String::new(),
+        acknowledged: false,
+        delta: 10,
+        message: "it was fenced".to_owned(),
+    };
+    world
+        .write(|changes| {
+            changes
+                .push(Change::JobProgress(id.clone(), progress.clone()))
+                .push(Change::PutFault(fault("NODE_FENCED_HV2")))
+                .push(Change::PutFault(fault("NODE_FENCED_HV1")));
+        })
+        .await;
+    let refusal = refused(remove(&world).await);
+    assert!(refusal.to_string().contains("task `00000007`"), "{refusal}");
+    assert!(refusal.hint().unwrap().contains("`pvc task cancel 00000007`"), "{refusal}");
+    let by = pvc_model::role::Role::Operator;
+    job::cancel(&world.store, world.clock.as_ref(), id.as_str(), by).await.unwrap();
+    assert_eq!(world.store.view().jobs[&id].progress.state, JobState::Running, "nobody ends it");
+    let found = remove(&world).await.unwrap();
+    assert_eq!(found.jobs, [id.clone()]);
+    assert_eq!(found.faults, ["NODE_FENCED_HV2"]);
+    let view = world.store.view();
+    let ended = &view.jobs[&id].progress;
+    assert_eq!(ended.state, JobState::Failed);
+    assert!(ended.status.contains("its node `hv2` was removed"), "{}", ended.status);
+    assert_eq!(view.faults.keys().collect::<Vec<_>>(), ["NODE_FENCED_HV1"]);
 }

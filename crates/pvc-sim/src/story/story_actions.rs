@@ -524,6 +524,7 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
     Form { form: "node primary NODE", means: |f| ask(Ask::Primary(f.node())) },
     Form { form: "node secondary NODE", means: |f| ask(Ask::Secondary(f.node())) },
     Form { form: "node confirm-off NODE", means: |f| ask(Ask::ConfirmOff(f.node())) },
+    Form { form: "node remove NODE", means: |f| ask(Ask::RemoveNode(f.node())) },
     Form { form: "maintenance on", means: |_| ask(Ask::Maintenance(true)) },
     Form { form: "maintenance off", means: |_| ask(Ask::Maintenance(false)) },
     Form { form: "nothing", means: |_| StoryAction::Does(Vec::new()) },

@@ -48,7 +48,7 @@ fn last<'a, 'b>(lines: &'b [&'a str], keep: usize) -> &'b [&'a str] {
     &lines[lines.len() - keep.min(fit.count())..]
 }
 
-fn root(node: &NodeName) -> String {
+pub(super) fn root(node: &NodeName) -> String {
     format!("{ROOT}/{node}")
 }
 

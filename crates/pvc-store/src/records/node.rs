@@ -8,7 +8,7 @@ use pvc_model::node::{
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Bmc, Op};
 
-use super::{Keys, Kind, PLAIN, daemon_note, fence_note, show, sriov, weight_of};
+use super::{Keys, Kind, PLAIN, daemon_note, fence_note, log, show, sriov, weight_of};
 use crate::draft::Draft;
 use crate::error::StoreError;
 use crate::feed::EventKind;
@@ -313,6 +313,23 @@ pub(crate) fn add(draft: &mut Draft<'_>, node: &NewNode) {
     write(draft, name, &NodeChange::StaticData { cpus: *cpus, kernel, os, arch });
     write(draft, name, &NodeChange::Version(node.version.clone()));
     write(draft, name, &NodeChange::Ipmi(node.ipmi.clone()));
+}
+
+/// Keys of a record whose versions its removal demands: what says that the node lives, or that
+/// somebody counts on it.
+const CHECKED: [&str; 5] =
+    ["keepalive", "daemonstate", "routerstate", "domainstate", "runningdomains"];
+
+/// Removes the record with everything below it, the notes about the node, and the log of its
+/// daemons.
+pub(crate) fn remove(draft: &mut Draft<'_>, name: &NodeName) {
+    let checked = CHECKED.map(|name_of_key| key(name, name_of_key));
+    let checked: Vec<&str> = checked.iter().map(String::as_str).collect();
+    draft.delete_as_seen(&root(name), &checked);
+    let (node, lines) = (name.as_str(), log::root(name));
+    for path in [working_on(node), daemon_note::path(node), fence_note::path(node), lines] {
+        draft.delete(&path);
+    }
 }
 
 pub(crate) fn write(draft: &mut Draft<'_>, name: &NodeName, change: &NodeChange) {

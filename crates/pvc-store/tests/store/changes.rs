@@ -321,3 +321,109 @@ async fn a_change_that_was_made_or_was_not_for_sure_is_made_once() {
         assert_eq!(decisions, decided);
     }
 }
+
+/// The keys of the tree that have `name` as one of their parts.
+async fn keys_with(world: &World, name: &str) -> BTreeSet<String> {
+    let tree = world.tree.connect();
+    let (mut found, mut left) = (BTreeSet::new(), vec!["/".to_owned()]);
+    while let Some(path) = left.pop() {
+        let names = tree.children(&path).await.expect("the tree is open").unwrap_or_default();
+        let parent = path.trim_end_matches('/');
+        left.extend(names.iter().map(|name| format!("{parent}/{name}")));
+        if path.split('/').any(|part| part == name) {
+            found.insert(path);
+        }
+    }
+    found
+}
+
+/// Notes on a node beside its record: of its daemon, and of those who have fenced it.
+fn notes_of(node: &NodeName) -> Vec<Report> {
+    vec![
+        Report::Daemon(node.clone(), pvc_model::node::DaemonNote::default(), None),
+        Report::WorkingOn(node.clone(), vec![UUID]),
+        Report::Fence(node.clone(), pvc_model::fence::FenceNote::default()),
+    ]
+}
+
+#[tokio::test]
+async fn a_node_goes_with_all_that_is_recorded_of_it_and_is_a_new_one_when_it_comes_back() {
+    let world = cluster().await;
+    let (hv1, hv2) = (NodeName::new("hv1"), NodeName::new("hv2"));
+    for node in [&hv1, &hv2] {
+        let new = new_node(node.as_str());
+        change(&world.store, |changes| {
+            changes.push(Change::AddNode(Box::new(new.clone())));
+            let pf = PfRecord { name: "ens1f0".into(), mtu: "1500".into(), vfcount: "2".into() };
+            changes.push(Change::PutPf(node.clone(), pf));
+        })
+        .await;
+        world.store.report(notes_of(node)).await.expect("the node is there");
+        world.store.append_node_log(node, &["a line".into()], 10).await.expect("writable");
+        // As a log that legacy peers have written: the cache does not know its versions.
+        write_raw(&world, &format!("/logs/{node}"), b"").await;
+        let plugin = format!("/nodes/{node}/monitoring_data/load");
+        write_raw(&world, &plugin, b"load").await;
+        write_raw(&world, &format!("{plugin}/message"), b"fine").await;
+    }
+    world.store.fresh().await.expect("readable");
+    let of_hv1 = keys_with(&world, "hv1").await;
+    for root in ["/nodes", "/logs", "/pvcrs/nodes", "/pvcrs/fences", "/pvcrs/working_on"] {
+        assert!(keys_with(&world, "hv2").await.contains(&format!("{root}/hv2")), "{root}");
+    }
+    world.other.fresh().await.expect("readable");
+    let mut feed = world.other.events(None);
+    change(&world.store, |changes| _ = changes.push(Change::RemoveNode(hv2.clone()))).await;
+    assert_eq!(keys_with(&world, "hv2").await, BTreeSet::new());
+    assert_eq!(keys_with(&world, "hv1").await, of_hv1, "nothing of another node is touched");
+    let gone = loop {
+        let event = feed.next().await.expect("open");
+        if event.gone {
+            break event.what;
+        }
+    };
+    assert_eq!(gone, EventKind::Node(hv2.clone()));
+    assert!(!world.store.view().nodes.contains_key(&hv2));
+
+    world.store.report(notes_of(&hv2)).await.expect("dropped, not failed");
+    assert!(world.store.stamp(&hv2, 7).await.is_err(), "a stamp brings no record back");
+    assert_eq!(keys_with(&world, "hv2").await, BTreeSet::new());
+
+    change(&world.store, |changes| _ = changes.push(Change::AddNode(Box::new(new_node("hv2")))))
+        .await;
+    let view = world.other.fresh().await.expect("readable");
+    let node = &view.nodes["hv2"];
+    assert_eq!((&node.daemon_state, node.keepalives), (&DaemonState::Init, 0));
+    assert_eq!((&node.fence, &node.daemon, node.working_on.len()), (&None, &None, 0));
+    assert!(node.sriov.pfs.is_empty() && node.plugins.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_shows_itself_in_the_moment_of_its_removal_is_looked_at_again() {
+    let world = cluster().await;
+    change(&world.store, |changes| _ = changes.push(Change::AddNode(Box::new(new_node("hv2")))))
+        .await;
+    world.other.fresh().await.expect("readable");
+    let stamped = world.store.view().nodes["hv2"].keepalives;
+    let (tries, other) = (AtomicU32::new(0), &world.other);
+    let runtime = tokio::runtime::Handle::current();
+    let decide = |cluster: &Cluster| {
+        if cluster.nodes["hv2"].keepalives != stamped {
+            return Err("it lives");
+        }
+        if tries.fetch_add(1, Ordering::SeqCst) == 0 {
+            std::thread::scope(|scope| {
+                let stamp = || {
+                    runtime.block_on(async { other.stamp(&"hv2".into(), 7).await.expect("there") });
+                };
+                scope.spawn(stamp).join().expect("it is written");
+            });
+        }
+        let mut changes = Changes::new();
+        changes.push(Change::RemoveNode("hv2".into()));
+        Ok((changes, ()))
+    };
+    let removed = world.store.change(decide).await;
+    assert!(matches!(removed, Err(ChangeError::Refused("it lives"))), "{removed:?}");
+    assert!(world.store.fresh().await.expect("readable").nodes.contains_key("hv2"));
+}

@@ -421,8 +421,9 @@ fn may_log_in(lab: &Lab, name: &str, user: &str, key: &str) {
 }
 
 /// Runs cloud-init in the namespace `guest` of `node`, with nothing of the node's own state and
-/// without giving the node the guest's name, and returns what it has found, as `jq` shows it by `filter`, and behind it, as a line of JSON, the
-/// configuration of the network that it makes of that for a card `eth0`.
+/// without giving the node the guest's name, and returns what it has found, as `jq` shows it by
+/// `filter`, and behind it, as a line of JSON, the configuration of the network that it makes of
+/// that for a card `eth0`.
 fn cloud_init(lab: &Lab, node: &str, filter: &str) -> String {
     let script = format!(
         "cat >/tmp/cloud.cfg <<'END'

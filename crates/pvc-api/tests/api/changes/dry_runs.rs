@@ -102,7 +102,7 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_reported_without_a_ch
 }
 
 /// Each operation that can be tried, with what it takes to be carried out.
-const CHANGES: [(&str, &str, &str); 102] = [
+const CHANGES: [(&str, &str, &str); 103] = [
     ("POST", "/status", "state=true"),
     ("POST", "/initialize", "yes-i-really-mean-it=yes&overwrite=true"),
     ("POST", "/restore", "yes-i-really-mean-it=yes&cluster_data=@backup"),
@@ -115,6 +115,7 @@ const CHANGES: [(&str, &str, &str); 102] = [
     ("POST", "/node/{node}/coordinator-state", "state=primary"),
     ("POST", "/node/{node}/domain-state", "state=flush"),
     ("POST", "/node/{node}/confirm-off", ""),
+    ("DELETE", "/node/{node}", ""),
     ("POST", "/vm", "xml=@new"),
     ("POST", "/vm/{vm}", "xml=@new"),
     ("PUT", "/vm/{vm}", "xml=@web"),
@@ -248,6 +249,9 @@ async fn with_everything() -> (Api, [(&'static str, String); 2]) {
     api.post(&format!("/provisioner/profile/small?{parts}")).await.ok();
     api.with_ova("box").await;
     api.daemon_state("pvchv3", DaemonState::Dead).await;
+    api.write("/nodes/pvchv4", "hypervisor").await;
+    api.store.repair().await.unwrap();
+    api.daemon_state("pvchv4", DaemonState::Fenced).await;
     (api, [("{id}", trashed), ("{task_id}", task)])
 }
 
@@ -276,7 +280,11 @@ fn of_something(method: &str, template: &str, names: &[(&str, String)]) -> Strin
     };
     let is_made = is_post && (template.ends_with("{template}") || !template.contains("/template/"));
     let part = if is_made { "extra" } else { "small" };
-    let node = if template.ends_with("/confirm-off") { "pvchv3" } else { "pvchv1" };
+    let node = match template {
+        "/node/{node}/confirm-off" => "pvchv3",
+        "/node/{node}" => "pvchv4",
+        _ => "pvchv1",
+    };
     let own = names.iter().map(|(variable, name)| (*variable, name.as_str()));
     let names = own.chain([
         ("{vm}", vm),

@@ -195,6 +195,61 @@ async fn the_vms_of_a_node_that_is_off_wait_where_a_fence_moves_none() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_gone_is_removed_and_the_answer_names_what_named_it() {
+    let api = with_web().await;
+    api.post("/vm/web/meta?limit=pvchv1,pvchv3").await.ok();
+    api.write(&format!("/domains/{}/lastnode", api.uuid("web")), "pvchv3").await;
+    for fault in ["NODE_FENCED_PVCHV3", "NODE_FENCED_PVCHV2"] {
+        api.with_fault(fault, "10", "2026-11-20 10:00:00").await;
+    }
+    assert_eq!(
+        api.delete("/node/pvchv3").await.refused(400),
+        "the daemon of node `pvchv3` is in state `run`, not `stop` or `fenced`"
+    );
+    api.daemon_state("pvchv3", DaemonState::Fenced).await;
+    let removed = "node `pvchv3` is removed; VMs that no longer return there: `web`; faults \
+                   deleted: `NODE_FENCED_PVCHV3`; VMs that stay limited to it (`pvc vm meta \
+                   --limit`): `web`";
+    let dry = api.delete("/node/pvchv3?dry_run=true").await.ok();
+    let would = format!("nothing was changed; without `dry_run` the answer is: {removed}");
+    assert_eq!(dry["message"], would);
+    assert!(api.store.view().nodes.contains_key("pvchv3"));
+    assert_eq!(api.delete("/node/pvchv3").await.ok()["message"], removed);
+    let view = api.store.fresh().await.unwrap();
+    assert!(!view.nodes.contains_key("pvchv3") && view.nodes.contains_key("pvchv2"));
+    assert_eq!(view.vm("web").unwrap().last_node, None);
+    assert_eq!(view.faults.keys().collect::<Vec<_>>(), ["NODE_FENCED_PVCHV2"]);
+    api.get("/node/pvchv3").await.refused(404);
+    api.delete("/node/pvchv3").await.refused(404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_while_a_node_that_is_to_go_is_watched_takes_the_request_back() {
+    let api = with_vms(0).await;
+    let watch = pvc_model::fence::WATCH;
+    api.daemon_state("pvchv3", DaemonState::Stop).await;
+    let left = tokio::time::timeout(watch / 2, api.delete("/node/pvchv3")).await;
+    assert!(left.is_err(), "it is watched");
+    tokio::time::sleep(2 * watch).await;
+    assert!(api.store.fresh().await.unwrap().nodes.contains_key("pvchv3"));
+}
+
+#[tokio::test]
+async fn a_coordinator_of_the_apis_own_configuration_is_not_removed() {
+    let coordinators = ["pvchv1", "pvchv3"].map(pvc_model::NodeName::new).into();
+    let settings = ApiSettings { coordinators, ..settings() };
+    let api = start(&Shape::with_vms(0).dump(), settings).await;
+    api.daemon_state("pvchv3", DaemonState::Stop).await;
+    assert_eq!(
+        api.delete("/node/pvchv3").await.refused(400),
+        "node `pvchv3` is one of `coordinator_nodes` in the configuration of node `pvchv1`"
+    );
+    api.daemon_state("pvchv2", DaemonState::Stop).await;
+    let dry = api.delete("/node/pvchv2?dry_run=true").await.ok();
+    assert!(dry["message"].as_str().unwrap().ends_with("node `pvchv2` is removed"), "{dry}");
+}
+
 impl Api {
     /// Plays what the record says of the node's daemon.
     pub async fn daemon_state(&self, node: &str, state: DaemonState) {

@@ -19,6 +19,7 @@ pub(in crate::story) enum NodeFact {
     WorkerRuns(usize, bool),
     /// The node has figures of its resources in its record, or has none.
     HasFigures(usize, bool),
+    HasRecord(usize, bool),
     /// The node was fenced by one of these, as the record of the present fence says.
     FencedBy(usize, Vec<usize>),
 }
@@ -74,6 +75,8 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     Form { form: "NODE was never off", means: |f| node(NodeFact::WasNeverOff(f.node())) },
     Form { form: "NODE has figures", means: |f| node(NodeFact::HasFigures(f.node(), true)) },
     Form { form: "NODE has no figures", means: |f| node(NodeFact::HasFigures(f.node(), false)) },
+    Form { form: "NODE has a record", means: |f| node(NodeFact::HasRecord(f.node(), true)) },
+    Form { form: "NODE has no record", means: |f| node(NodeFact::HasRecord(f.node(), false)) },
     Form {
         form: "api of NODE takes requests",
         means: |f| node(NodeFact::ApiTakesRequests(f.node(), true)),
@@ -128,6 +131,10 @@ impl Look<'_> {
                 })
             }
             NodeFact::HasFigures(node, wanted) => self.has_figures(*node, *wanted),
+            NodeFact::HasRecord(node, wanted) => {
+                let has = self.with_node(*node, |_| ()).is_some();
+                so(has == *wanted, || (if has { "it has one" } else { "it has none" }).to_owned())
+            }
             NodeFact::FencedBy(node, by) => {
                 let fencer = self.fencer_of(*node);
                 so(fencer.is_some_and(|fencer| by.contains(&fencer)), || match fencer {

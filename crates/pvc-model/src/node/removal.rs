@@ -1,0 +1,671 @@
+//! Removal of the record of a node that is gone for good.
+//!
+//! The record of a node is what others know of its guests, its OSDs and its tasks. So it goes last:
+//! when the node shows no sign of life and nothing is recorded to be there. What else names it is
+//! put in order with the removal, or is named to the operator.
+//!
+//! Nothing is proven by it: a daemon that comes back makes its record anew, as that of a new node.
+
+use std::collections::BTreeSet;
+
+use crate::cluster::Cluster;
+use crate::fault::fault_id;
+use crate::fence::{Sign, sign_of_life};
+use crate::hold::{Purpose, VolumeHold};
+use crate::job::course::Failure;
+use crate::job::{Job, JobId, may_take};
+use crate::node::{DaemonState, DomainState, NodeRecord};
+use crate::refusal::Kind;
+use crate::storage::VolumeId;
+use crate::vm::VmRecord;
+use crate::vm::moving::{has_guest, is_moving};
+use crate::{NodeName, Uuid, listed};
+
+/// Number of VMs or OSDs that a refusal names.
+const NAMED: usize = 5;
+
+/// Kinds of faults whose identifiers end with the name of a VM or a pool.
+const OF_OTHERS: [&str; 2] = ["VM_", "POOL_"];
+
+/// Facts that a removal is decided on.
+#[derive(Debug, Clone, Copy)]
+pub struct Removal<'a> {
+    pub cluster: &'a Cluster,
+    pub node: &'a NodeRecord,
+    /// Record of the node when it was first looked at, [long ago](crate::fence::WATCH).
+    pub before: &'a NodeRecord,
+    /// Node whose API was asked.
+    pub asked: &'a NodeName,
+    /// The coordinators by the configuration of that node.
+    pub coordinators: &'a BTreeSet<NodeName>,
+    /// Whether the daemon of the node that is to go has a session with the store.
+    pub is_announced: bool,
+}
+
+/// Reason for which a node is not removed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotRemoved {
+    #[error("the daemon of node `{node}` is in state `{state}`, not `stop` or `fenced`")]
+    State { node: NodeName, state: DaemonState },
+    #[error("the VMs of node `{node}` are being given to others")]
+    BeingRecovered { node: NodeName },
+    #[error("node `{node}` shows a sign of life: {sign}")]
+    Lives { node: NodeName, sign: Sign },
+    #[error("node `{node}` has the primary role, or is to have it")]
+    Primary { node: NodeName },
+    #[error("node `{node}` is one of `coordinator_nodes` in the configuration of node `{asked}`")]
+    Coordinator { node: NodeName, asked: NodeName },
+    #[error("VMs are assigned to node `{node}`: {}", named(vms))]
+    Vms { node: NodeName, vms: Vec<String> },
+    #[error("VMs may run on node `{node}`: {}", named(vms))]
+    Guests { node: NodeName, vms: Vec<String> },
+    #[error("VMs that have node `{node}` as their home are being moved: {}", named(vms))]
+    Moving { node: NodeName, vms: Vec<String> },
+    #[error("OSDs are recorded of node `{node}`: {}", named(osds))]
+    Osds { node: NodeName, osds: Vec<String> },
+    #[error("task `{job}` is one of node `{node}`, and has not ended")]
+    Task { node: NodeName, job: JobId },
+    #[error("volume `{volume}` may still be mapped on node `{node}`")]
+    Mapped { node: NodeName, volume: VolumeId },
+}
+
+impl NotRemoved {
+    /// Advice about what to do first.
+    pub fn hint(&self) -> String {
+        match self {
+            NotRemoved::State { node, state } => match state {
+                DaemonState::Run => format!(
+                    "`pvc node flush {node} --wait` moves its VMs away; then, on it, `systemctl \
+                     disable --now pvc.target`"
+                ),
+                DaemonState::Dead => format!(
+                    "if you have seen that its server is without power, `pvc node confirm-off \
+                     {node}` says so"
+                ),
+                _ => format!(
+                    "wait until it has stopped; if its server is off for good, `pvc node \
+                     confirm-off {node}` says so"
+                ),
+            },
+            NotRemoved::BeingRecovered { node } => {
+                format!("wait for that; `pvc node info {node}` shows what became of its VMs")
+            }
+            NotRemoved::Lives { node, sign: Sign::Answers } => format!(
+                "on node `{node}`, `systemctl disable --now pvc.target`; then ask the API of \
+                 another node"
+            ),
+            NotRemoved::Lives { .. } => "ask again in some seconds: a session that is left over \
+                                         ends by then; if the node lives, on it, `systemctl \
+                                         disable --now pvc.target`"
+                .to_owned(),
+            NotRemoved::Primary { .. } => {
+                "`pvc node primary NODE` gives the role to another coordinator".to_owned()
+            }
+            NotRemoved::Coordinator { .. } => {
+                "once ZooKeeper, the database and Ceph's monitors have left it, take its name out \
+                 of `coordinator_nodes` in `pvc.conf` on every node, and restart the daemons \
+                 there: the manual has the order in \"Another coordinator\""
+                    .to_owned()
+            }
+            NotRemoved::Vms { vms, .. } => format!(
+                "`pvc vm move {} --target NODE` gives one to another node, also if it is off",
+                first(vms)
+            ),
+            NotRemoved::Guests { node, .. } => format!(
+                "start `pvcnoded` there and empty it: `pvc node flush {node} --wait`; if its \
+                 server is off for good, `pvc node confirm-off {node}` says so"
+            ),
+            NotRemoved::Moving { vms, .. } => {
+                format!("wait for that; `pvc vm info {}` shows how far it is", first(vms))
+            }
+            NotRemoved::Osds { osds, .. } => format!(
+                "`pvc storage osd remove {}` removes one, as long as the daemons of its node run, \
+                 or when that is `fenced`",
+                first(osds)
+            ),
+            NotRemoved::Task { job, .. } => {
+                format!("`pvc task cancel {job}`: the removal ends it, as nobody else does")
+            }
+            NotRemoved::Mapped { node, .. } => format!(
+                "its worker lets go of it when it is there again; if the server is off for good, \
+                 `pvc node confirm-off {node}` says so"
+            ),
+        }
+    }
+}
+
+fn named(names: &[String]) -> String {
+    listed(names.iter().map(|name| format!("`{name}`")), NAMED)
+}
+
+fn first(names: &[String]) -> &str {
+    names.first().map_or("", String::as_str)
+}
+
+/// Records of others that name a node which may be removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct References {
+    /// VMs that were to return to it, with their names: they stay where they are.
+    pub homes: Vec<(Uuid, String)>,
+    /// Names of VMs that are limited to it, or to it and others: the limits stay as they are.
+    pub limited: Vec<String>,
+    /// Faults about it, which nobody else would take back.
+    pub faults: Vec<String>,
+    /// Tasks of it that were cancelled, and that nobody else would end.
+    pub jobs: Vec<JobId>,
+}
+
+impl Removal<'_> {
+    /// Refuses a node that may be there, or of which something else is recorded to be there.
+    /// Returns what else names it.
+    ///
+    /// # Errors
+    /// The first reason against it.
+    pub fn check(&self) -> Result<References, NotRemoved> {
+        self.check_gone()?;
+        self.check_coordination()?;
+        self.check_vms()?;
+        self.check_storage()?;
+        self.check_jobs()?;
+        Ok(self.references())
+    }
+
+    fn name(&self) -> NodeName {
+        self.node.name.clone()
+    }
+
+    fn check_gone(&self) -> Result<(), NotRemoved> {
+        let node = self.name();
+        match (&self.node.daemon_state, &self.node.domain_state) {
+            (DaemonState::Fenced, DomainState::FenceFlush) => {
+                return Err(NotRemoved::BeingRecovered { node });
+            }
+            (DaemonState::Stop | DaemonState::Fenced, _) => {}
+            (state, _) => return Err(NotRemoved::State { node, state: state.clone() }),
+        }
+        let Removal { cluster, before, asked, is_announced, .. } = *self;
+        match sign_of_life(cluster, self.node, before, asked, is_announced) {
+            Some(sign) => Err(NotRemoved::Lives { node, sign }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_coordination(&self) -> Result<(), NotRemoved> {
+        let node = self.name();
+        if self.cluster.config.primary.as_ref() == Some(&node) {
+            return Err(NotRemoved::Primary { node });
+        }
+        if self.coordinators.contains(&node) {
+            return Err(NotRemoved::Coordinator { node, asked: self.asked.clone() });
+        }
+        Ok(())
+    }
+
+    fn check_vms(&self) -> Result<(), NotRemoved> {
+        let node = &self.node.name;
+        let assigned = self.names_of(|vm| vm.is_assigned_to(node));
+        if !assigned.is_empty() {
+            return Err(NotRemoved::Vms { node: self.name(), vms: assigned });
+        }
+        let guests = self.guests();
+        if !guests.is_empty() {
+            return Err(NotRemoved::Guests { node: self.name(), vms: guests });
+        }
+        // Who moves it knows of its home, and may write it once more.
+        let moving = self.names_of(|vm| returns_to(vm, node) && is_moving(&vm.state));
+        match moving.is_empty() {
+            true => Ok(()),
+            false => Err(NotRemoved::Moving { node: self.name(), vms: moving }),
+        }
+    }
+
+    /// The VMs whose guests may be on the node, which is not proven dead: a daemon that was stopped
+    /// leaves them as they are.
+    fn guests(&self) -> Vec<String> {
+        let Removal { cluster, node, .. } = *self;
+        if node.is_fenced() {
+            return Vec::new();
+        }
+        let known = self.names_of(|vm| has_guest(cluster, node, vm.uuid));
+        let all = node.running.iter().chain(&node.working_on);
+        let strays = all.filter(|vm| !cluster.vms.contains_key(*vm)).map(|vm| vm.to_string());
+        known.into_iter().chain(strays).collect()
+    }
+
+    fn check_storage(&self) -> Result<(), NotRemoved> {
+        let Removal { cluster, node, .. } = *self;
+        let own = cluster.osds.iter().filter(|(_, osd)| osd.node == node.name.as_str());
+        let osds: Vec<String> = own.map(|(id, _)| id.clone()).collect();
+        if !osds.is_empty() {
+            return Err(NotRemoved::Osds { node: self.name(), osds });
+        }
+        // Of one that is proven dead, others let go.
+        let is_mapped = |hold: &&VolumeHold| match &hold.purpose {
+            Purpose::Mapped(jobs) => jobs.values().any(|on| *on == node.name),
+            _ => false,
+        };
+        let holds = cluster.holds.values().map(|hold| &**hold);
+        match holds.filter(|_| !node.is_fenced()).find(is_mapped) {
+            Some(hold) => {
+                Err(NotRemoved::Mapped { node: self.name(), volume: hold.volume.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_jobs(&self) -> Result<(), NotRemoved> {
+        match self.own_jobs().find(|job| !is_left(job)) {
+            Some(job) => Err(NotRemoved::Task { node: self.name(), job: job.spec.id.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The jobs that have not ended, and that nobody does but the node's worker.
+    fn own_jobs(&self) -> impl Iterator<Item = &Job> {
+        let is_own = move |job: &&Job| {
+            !job.progress.state.is_over()
+                && !job.spec.work.runs_anywhere()
+                && may_take(self.cluster, job, &self.node.name)
+        };
+        self.cluster.jobs.values().map(|job| &**job).filter(is_own)
+    }
+
+    fn references(&self) -> References {
+        let node = &self.node.name;
+        let vms = self.cluster.vms.values();
+        let homes = vms.filter(|vm| returns_to(vm, node)).map(|vm| (vm.uuid, vm.name.clone()));
+        let faults = self.cluster.faults.keys().filter(|id| self.is_about(id)).cloned();
+        References {
+            homes: homes.collect(),
+            limited: self.names_of(|vm| vm.node_limit.contains(node)),
+            faults: faults.collect(),
+            jobs: self.own_jobs().map(|job| job.spec.id.clone()).collect(),
+        }
+    }
+
+    /// Whether the fault is one about the node, by its identifier.
+    fn is_about(&self, fault: &str) -> bool {
+        let end_of = |node: &NodeName| fault_id("", node.as_str());
+        let own = end_of(&self.node.name);
+        let is_of_longer_name = |other: &NodeName| {
+            let end = end_of(other);
+            end.len() > own.len() && end.ends_with(&own) && fault.ends_with(&end)
+        };
+        fault.ends_with(&own)
+            && !OF_OTHERS.iter().any(|kind| fault.starts_with(kind))
+            && !self.cluster.nodes.keys().any(is_of_longer_name)
+    }
+
+    fn names_of(&self, is_meant: impl Fn(&VmRecord) -> bool) -> Vec<String> {
+        let meant = self.cluster.vms.values().filter(|vm| is_meant(vm));
+        meant.map(|vm| vm.name.clone()).collect()
+    }
+}
+
+fn returns_to(vm: &VmRecord, node: &NodeName) -> bool {
+    vm.last_node.as_ref() == Some(node)
+}
+
+/// Whether somebody has cancelled the job, and no worker has it.
+fn is_left(job: &Job) -> bool {
+    job.cancel_requested && job.claim.is_none()
+}
+
+/// Failure as which a cancelled job of node `node` ends when that is removed.
+pub fn failure_of_removed(node: &NodeName) -> Failure {
+    Failure {
+        kind: Kind::Unavailable,
+        why: format!(
+            "it was cancelled, and its node `{node}` was removed; what it has done stays as it is"
+        ),
+        hint: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::fault::FaultRecord;
+    use crate::job::{ClaimId, JobProgress, JobSpec, JobState, JobVm, JobWork, WorkerRecord};
+    use crate::node::DaemonNote;
+    use crate::records;
+    use crate::storage::OsdRecord;
+    use crate::vm::VmState;
+
+    /// Node hv3, of which nothing else is recorded.
+    fn gone(daemon_state: DaemonState) -> NodeRecord {
+        let domain_state = DomainState::Flushed;
+        NodeRecord { daemon_state, domain_state, keepalives: 7, ..records::node("hv3") }
+    }
+
+    fn cluster(hv3: NodeRecord) -> Cluster {
+        let nodes = [records::node("hv1"), records::node("hv2"), hv3];
+        let nodes = nodes.into_iter().map(|node| (node.name.clone(), Arc::new(node)));
+        Cluster { nodes: nodes.collect(), ..Cluster::default() }
+    }
+
+    /// Asks hv1 whether hv3 may go, whose record was `before` when it was first looked at.
+    fn check_since(before: &NodeRecord, cluster: &Cluster) -> Result<References, NotRemoved> {
+        let (asked, coordinators) = (NodeName::new("hv1"), BTreeSet::from([NodeName::new("hv1")]));
+        Removal {
+            cluster,
+            node: &cluster.nodes["hv3"],
+            before,
+            asked: &asked,
+            coordinators: &coordinators,
+            is_announced: false,
+        }
+        .check()
+    }
+
+    fn check(cluster: &Cluster) -> Result<References, NotRemoved> {
+        check_since(&cluster.nodes["hv3"], cluster)
+    }
+
+    /// Both kinds of nodes that may go.
+    fn both() -> [Cluster; 2] {
+        [DaemonState::Stop, DaemonState::Fenced].map(|state| cluster(gone(state)))
+    }
+
+    fn why(cluster: &Cluster) -> String {
+        let refused = check(cluster).expect_err("it is refused");
+        assert!(!refused.hint().is_empty(), "{refused}");
+        refused.to_string()
+    }
+
+    fn with_vm(mut cluster: Cluster, vm: VmRecord) -> Cluster {
+        cluster.vms.insert(vm.uuid, Arc::new(vm));
+        cluster
+    }
+
+    #[test]
+    fn only_a_node_that_has_stopped_or_is_proven_dead_is_removed() {
+        let states = DaemonState::ALL.iter().cloned().chain([DaemonState::from_record("odd")]);
+        for state in states {
+            let found = check(&cluster(gone(state.clone())));
+            match state {
+                DaemonState::Stop | DaemonState::Fenced => {
+                    assert_eq!(found, Ok(References::default()), "{state}");
+                }
+                _ => {
+                    let refused = found.expect_err("it may be there");
+                    assert_eq!(refused, NotRemoved::State { node: "hv3".into(), state });
+                }
+            }
+        }
+        let dead = check(&cluster(gone(DaemonState::Dead))).expect_err("nobody knows");
+        assert!(dead.hint().contains("`pvc node confirm-off hv3`"), "{}", dead.hint());
+        let runs = check(&cluster(gone(DaemonState::Run))).expect_err("it runs");
+        assert!(runs.hint().contains("`pvc node flush hv3 --wait`"), "{}", runs.hint());
+    }
+
+    #[test]
+    fn a_node_whose_vms_are_being_recovered_is_not_removed() {
+        let with = |daemon_state| {
+            let domain_state = DomainState::FenceFlush;
+            cluster(NodeRecord { domain_state, ..gone(daemon_state) })
+        };
+        let refused = check(&with(DaemonState::Fenced));
+        assert_eq!(refused, Err(NotRemoved::BeingRecovered { node: "hv3".into() }));
+        assert!(check(&with(DaemonState::Stop)).is_ok(), "nobody recovers what has only stopped");
+    }
+
+    #[test]
+    fn a_node_that_shows_a_sign_of_life_is_not_removed() {
+        for seen in both() {
+            let lives = |sign| Err(NotRemoved::Lives { node: "hv3".into(), sign });
+            let node = seen.nodes["hv3"].clone();
+            let earlier = NodeRecord { keepalives: 6, ..NodeRecord::clone(&node) };
+            assert_eq!(check_since(&earlier, &seen), lives(Sign::Stamp));
+            let other = NodeRecord { daemon_state: DaemonState::Init, ..NodeRecord::clone(&node) };
+            assert_eq!(check_since(&other, &seen), lives(Sign::State));
+            let (hv1, nobody) = (NodeName::new("hv1"), BTreeSet::new());
+            let removal = Removal {
+                cluster: &seen,
+                node: &node,
+                before: &node,
+                asked: &hv1,
+                coordinators: &nobody,
+                is_announced: true,
+            };
+            assert_eq!(removal.check(), lives(Sign::Daemon));
+            let own = Removal { asked: &node.name, is_announced: false, ..removal };
+            assert_eq!(own.check(), lives(Sign::Answers));
+            let mut seen = seen.clone();
+            seen.workers.insert("hv3".into(), Arc::new(WorkerRecord::default()));
+            assert_eq!(check(&seen), lives(Sign::Worker));
+        }
+    }
+
+    #[test]
+    fn a_primary_and_a_configured_coordinator_are_not_removed() {
+        for seen in both() {
+            let mut primary = seen.clone();
+            primary.config.primary = Some("hv3".into());
+            assert!(why(&primary).contains("primary role"));
+            primary.config.primary = Some("hv2".into());
+            assert!(check(&primary).is_ok());
+            let (hv1, node) = (NodeName::new("hv1"), &seen.nodes["hv3"]);
+            let coordinators = BTreeSet::from(["hv1", "hv2", "hv3"].map(NodeName::new));
+            let removal = Removal {
+                cluster: &seen,
+                node,
+                before: node,
+                asked: &hv1,
+                coordinators: &coordinators,
+                is_announced: false,
+            };
+            let expected = NotRemoved::Coordinator { node: "hv3".into(), asked: hv1.clone() };
+            assert_eq!(removal.check(), Err(expected));
+        }
+    }
+
+    #[test]
+    fn a_node_that_vms_are_assigned_to_is_not_removed_whatever_their_state() {
+        for state in VmState::ALL {
+            for seen in both() {
+                let seen = with_vm(seen, records::vm(1, state.clone(), Some("hv3")));
+                assert_eq!(why(&seen), "VMs are assigned to node `hv3`: `vm1`", "{state}");
+            }
+        }
+        for seen in both() {
+            let seen = with_vm(seen, records::vm(1, VmState::Start, Some("hv1")));
+            assert!(check(&seen).is_ok());
+        }
+    }
+
+    #[test]
+    fn guests_that_a_stopped_daemon_has_left_are_in_the_way_and_those_of_a_dead_node_are_not() {
+        let (vm, stray) = (records::vm(1, VmState::Stop, Some("hv1")), Uuid::from_u128(9));
+        let lists: [fn(Vec<Uuid>, NodeRecord) -> NodeRecord; 2] = [
+            |vms, node| NodeRecord { running: vms, ..node },
+            |vms, node| NodeRecord { working_on: vms, ..node },
+        ];
+        for listed in lists {
+            for (uuid, name) in [(vm.uuid, vm.name.clone()), (stray, stray.to_string())] {
+                let with = |state| with_vm(cluster(listed(vec![uuid], gone(state))), vm.clone());
+                let expected = format!("VMs may run on node `hv3`: `{name}`");
+                assert_eq!(why(&with(DaemonState::Stop)), expected);
+                assert!(check(&with(DaemonState::Fenced)).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn a_vm_forgets_a_home_that_is_gone_but_not_while_it_is_moved() {
+        for seen in both() {
+            for state in VmState::ALL {
+                let away = records::vm(1, state.clone(), Some("hv1"));
+                let away = VmRecord { last_node: Some("hv3".into()), ..away };
+                let seen = with_vm(seen.clone(), away.clone());
+                match is_moving(state) {
+                    true => assert!(why(&seen).ends_with("are being moved: `vm1`"), "{state}"),
+                    false => {
+                        let homes = vec![(away.uuid, "vm1".to_owned())];
+                        let expected = References { homes, ..References::default() };
+                        assert_eq!(check(&seen), Ok(expected), "{state}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn limits_stay_and_are_named() {
+        for seen in both() {
+            let limited = |number, nodes: &[&str]| {
+                let node_limit = nodes.iter().map(NodeName::new).collect();
+                VmRecord { node_limit, ..records::vm(number, VmState::Stop, Some("hv1")) }
+            };
+            let seen = with_vm(seen, limited(1, &["hv3"]));
+            let seen = with_vm(seen, limited(2, &["hv1", "hv3"]));
+            let seen = with_vm(seen, limited(3, &["hv1"]));
+            let limited = vec!["vm1".to_owned(), "vm2".to_owned()];
+            assert_eq!(check(&seen), Ok(References { limited, ..References::default() }));
+        }
+    }
+
+    #[test]
+    fn a_node_of_which_osds_are_recorded_is_not_removed() {
+        for mut seen in both() {
+            let osd = |id: &str, node: &str| {
+                let (id, node) = (id.to_owned(), node.to_owned());
+                Arc::new(OsdRecord { id, node, ..OsdRecord::default() })
+            };
+            seen.osds = [("1".to_owned(), osd("1", "hv1"))].into();
+            assert!(check(&seen).is_ok());
+            seen.osds.insert("4".to_owned(), osd("4", "hv3"));
+            assert_eq!(why(&seen), "OSDs are recorded of node `hv3`: `4`");
+        }
+    }
+
+    #[test]
+    fn a_volume_that_a_script_may_have_there_is_in_the_way_until_the_node_is_proven_dead() {
+        let volume = VolumeId::parse("vms/a").expect("a volume's name");
+        let held_on = |state, node: &str| {
+            let mut seen = cluster(gone(state));
+            let jobs = BTreeMap::from([(JobId::from_bits(1), NodeName::new(node))]);
+            let (purpose, by) = (Purpose::Mapped(jobs), String::new());
+            let hold = VolumeHold { volume: volume.clone(), purpose, by };
+            seen.holds.insert(volume.clone(), Arc::new(hold));
+            seen
+        };
+        let expected = "volume `vms/a` may still be mapped on node `hv3`";
+        assert_eq!(why(&held_on(DaemonState::Stop, "hv3")), expected);
+        assert!(check(&held_on(DaemonState::Stop, "hv1")).is_ok());
+        assert!(check(&held_on(DaemonState::Fenced, "hv3")).is_ok());
+        let mut other = held_on(DaemonState::Stop, "hv3");
+        let hold =
+            VolumeHold { volume: volume.clone(), purpose: Purpose::Other, by: String::new() };
+        other.holds.insert(volume.clone(), Arc::new(hold));
+        assert!(check(&other).is_ok());
+    }
+
+    fn job(node: &str, work: JobWork, state: JobState) -> Job {
+        let spec = JobSpec {
+            id: JobId::from_bits(7),
+            work,
+            node: node.into(),
+            run_on: node.to_owned(),
+            submitter: String::new(),
+            submitted_at: 0,
+        };
+        let progress = JobProgress { state, ..JobProgress::pending() };
+        Job { spec, progress, cancel_requested: false, claim: None }
+    }
+
+    #[test]
+    fn a_task_that_nobody_else_does_is_cancelled_first_and_then_ends_with_its_node() {
+        let vm = || JobVm { name: "web1".to_owned(), uuid: None };
+        let flush = || JobWork::FlushLocks { vm: vm() };
+        let with = |mut seen: Cluster, job: Job| {
+            seen.jobs.insert(job.spec.id.clone(), Arc::new(job));
+            seen
+        };
+        for seen in both() {
+            for state in [JobState::Pending, JobState::Running] {
+                let own = job("hv3", flush(), state);
+                let expected = "task `00000007` is one of node `hv3`, and has not ended";
+                assert_eq!(why(&with(seen.clone(), own.clone())), expected);
+                let claimed =
+                    Job { cancel_requested: true, claim: Some(ClaimId(1)), ..own.clone() };
+                assert_eq!(why(&with(seen.clone(), claimed)), expected, "somebody has it");
+                let cancelled = Job { cancel_requested: true, ..own };
+                let jobs = vec![JobId::from_bits(7)];
+                let expected = References { jobs, ..References::default() };
+                assert_eq!(check(&with(seen.clone(), cancelled)), Ok(expected));
+            }
+            let none = Ok(References::default());
+            for state in [JobState::Succeeded, JobState::Failed, JobState::Cancelled] {
+                let over = job("hv3", flush(), state);
+                assert_eq!(check(&with(seen.clone(), over)), none, "it is over");
+            }
+            let others = job("hv1", flush(), JobState::Running);
+            assert_eq!(check(&with(seen.clone(), others)), none);
+            let rename = JobWork::RenameVm { vm: vm(), to: "shop".to_owned() };
+            let anywhere = job("hv3", rename, JobState::Running);
+            assert_eq!(check(&with(seen.clone(), anywhere)), none, "others go on with it");
+        }
+    }
+
+    #[test]
+    fn a_change_of_a_guests_devices_goes_with_the_guest() {
+        for mut seen in both() {
+            let daemon = Some(DaemonNote::default());
+            let hv1 = NodeRecord { daemon, ..records::node("hv1") };
+            seen.nodes.insert("hv1".into(), Arc::new(hv1));
+            let vm = records::vm(1, VmState::Start, Some("hv1"));
+            let attach = JobWork::AttachDevice { vm: JobVm::new(&vm), xml: String::new() };
+            let job = job("hv3", attach, JobState::Running);
+            seen.jobs.insert(job.spec.id.clone(), Arc::new(job));
+            assert!(check(&with_vm(seen, vm)).is_ok());
+        }
+    }
+
+    #[test]
+    fn faults_about_the_node_go_with_it_and_no_others() {
+        for mut seen in both() {
+            let longer = records::node("rack-1_hv3");
+            seen.nodes.insert(longer.name.clone(), Arc::new(longer));
+            for id in [
+                "DEAD_NODE_HV3",
+                "NODE_FENCED_HV3",
+                "NETWORK_RULES_1001_HV3",
+                "NODE_FENCED_HV1",
+                "NODE_FENCED_HV33",
+                "NODE_FENCED_RACK-1_HV3",
+                "POOL_FULL_HV3",
+                "VM_BLOCKED_HV3",
+                "CEPH_FULL",
+            ] {
+                let fault = FaultRecord {
+                    id: id.to_owned(),
+                    first_reported: String::new(),
+                    last_reported: String::new(),
+                    acknowledged_at: String::new(),
+                    acknowledged: false,
+                    delta: 10,
+                    message: String::new(),
+                };
+                seen.faults.insert(id.to_owned(), Arc::new(fault));
+            }
+            let faults = ["DEAD_NODE_HV3", "NETWORK_RULES_1001_HV3", "NODE_FENCED_HV3"];
+            let faults = faults.map(str::to_owned).into();
+            assert_eq!(check(&seen), Ok(References { faults, ..References::default() }));
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_some_and_counts_the_rest() {
+        let mut seen = cluster(gone(DaemonState::Stop));
+        for number in 1..=7 {
+            seen = with_vm(seen, records::vm(number, VmState::Stop, Some("hv3")));
+        }
+        let expected =
+            "VMs are assigned to node `hv3`: `vm1`, `vm2`, `vm3`, `vm4`, `vm5` and 2 more";
+        assert_eq!(why(&seen), expected);
+    }
+}
