@@ -67,9 +67,9 @@ pub struct CertificateFile {
 /// Gravity of what is wrong with a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Gravity {
-    /// It ends within 30 days, or cannot be read.
+    /// Its end is within 30 days, or it cannot be read.
     Soon,
-    /// It ends within 7 days.
+    /// Its end is within 7 days.
     Near,
     Ended,
 }
