@@ -123,7 +123,6 @@ async fn a_file_that_is_just_being_replaced_is_no_fault() {
     let world = world_with(&[PATH]).await;
     world.files.insert(Path::new(PATH), &LEAF[..100]);
     let _daemon = world.running().await;
-    world.pass(5).await;
     world.files.insert(Path::new(PATH), LEAF);
     world.pass(60).await;
     assert_eq!(fault(&world), None);

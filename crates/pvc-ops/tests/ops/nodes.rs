@@ -398,7 +398,7 @@ async fn a_cancelled_task_of_a_removed_node_ends_and_faults_about_it_are_taken_b
     job::cancel(&world.store, world.clock.as_ref(), id.as_str(), by).await.unwrap();
     assert_eq!(world.store.view().jobs[&id].progress.state, JobState::Running, "nobody ends it");
     let found = remove(&world).await.unwrap();
-    assert_eq!(found.jobs, [id.clone()]);
+    assert_eq!(found.jobs, std::slice::from_ref(&id));
     assert_eq!(found.faults, ["NODE_FENCED_HV2"]);
     let view = world.store.view();
     let ended = &view.jobs[&id].progress;
