@@ -40,7 +40,10 @@ where
 
 /// Error that the view of the store is none any more.
 pub fn frozen() -> anyhow::Error {
-    anyhow::anyhow!("the view of the store is kept up to date no more, by a bug of this program")
+    anyhow::anyhow!(
+        "the view of the store is kept up to date no more: it holds another cluster, as is said \
+         above, or this is a bug of this program"
+    )
 }
 
 /// Runs `work`, and calls `beat` at once and then each `interval` while it does. Both are one task:

@@ -4,7 +4,8 @@
 //! runs.
 //!
 //! The session with the store is its owner's to open and to close. `None` says that the view of the
-//! store is kept up to date no more, by a bug: the process is better started anew.
+//! store is kept up to date no more, as it holds another cluster, or by a bug: the process is
+//! better started anew.
 
 #![forbid(unsafe_code)]
 

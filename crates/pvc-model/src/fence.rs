@@ -111,6 +111,8 @@ pub enum Step {
     CutPower { stamp: i32 },
     /// Tell an operator that its BMC does not answer, while its power may not be cut yet.
     NoAnswer { stamp: i32 },
+    /// Tell an operator that the power of a node is not cut by one that has heard nobody.
+    HeardNobody { stamp: i32 },
     /// Record that it is dead, and how that is known.
     Prove { stamp: i32, proof: Proof, recover: bool },
     /// Give its VMs to other nodes; with `may_wait`, those that only a node could take which
@@ -388,12 +390,16 @@ fn prove(view: &View<'_>, node: &NodeRecord, history: &History) -> Option<Step> 
     let has_bmc = !node.ipmi_hostname.is_empty();
     let is_due = history.attempts.wait_until(view.now).is_none();
     let may_boot = has_bmc && may_be_booting(view, node);
-    if history.found_off > 0 || !thrown || may_boot {
+    let is_alone = has_bmc && hears_nobody(view, node);
+    if history.found_off > 0 || !thrown || may_boot || is_alone {
         if view.now >= history.ask_at && has_bmc {
             return Some(Step::AskPower);
         }
-        return (thrown && may_boot && history.no_answer && is_due)
-            .then_some(Step::NoAnswer { stamp });
+        return match thrown && is_due {
+            true if may_boot => history.no_answer.then_some(Step::NoAnswer { stamp }),
+            true if is_alone => Some(Step::HeardNobody { stamp }),
+            _ => None,
+        };
     }
     is_due.then_some(Step::CutPower { stamp })
 }
@@ -402,6 +408,13 @@ fn prove(view: &View<'_>, node: &NodeRecord, history: &History) -> Option<Step> 
 /// listened less than [`BOOTS_WITHIN`]. What others have noted may be from before a power loss.
 fn may_be_booting(view: &View<'_>, node: &NodeRecord) -> bool {
     view.sightings.unheard(&node.name).is_some_and(|listened| listened < BOOTS_WITHIN)
+}
+
+/// Whether this fencer has heard neither the silent node nor anybody else since it has begun to
+/// look. It may be the only one that takes this store for the cluster's: the others do not obey an
+/// old copy of ZooKeeper's data, and write no stamps there.
+fn hears_nobody(view: &View<'_>, node: &NodeRecord) -> bool {
+    view.sightings.unheard(&node.name).is_some() && !view.sightings.has_heard_another(view.me)
 }
 
 /// Record of a node's last fence, written by fencers for the operator and for each other. Times are

@@ -57,7 +57,10 @@ impl Store {
         clock: Arc<dyn Clock>,
         random: Arc<dyn Random>,
     ) -> Result<Store, StoreError> {
-        Store::open_scope(tree, Scope::Jobs, clock, random, Arc::new(|_| {})).await
+        let store = Store::open_scope(tree, Scope::Jobs, clock, random, Arc::new(|_| {})).await?;
+        let (tree, clock, view) = (store.tree.clone(), store.clock.clone(), store.changed());
+        tokio::spawn(records::node::read_stamps(tree, clock, view));
+        Ok(store)
     }
 
     /// The store with all of the cluster in view, in the same session: this one if it has, or one

@@ -172,9 +172,9 @@ pub(crate) struct SessionRequest {
 pub(crate) type Seen = Arc<Mutex<NewestSeen>>;
 
 impl SessionRequest {
-    /// Request of a new session, by a client that has seen nothing by the numbers of changes.
-    pub(crate) fn anew(&self) -> SessionRequest {
-        SessionRequest { credentials: Credentials::none(), last_zxid: 0, ..self.clone() }
+    /// Request of a new session, by a client that has seen changes up to this number.
+    pub(crate) fn anew(&self, last_zxid: i64) -> SessionRequest {
+        SessionRequest { credentials: Credentials::none(), last_zxid, ..self.clone() }
     }
 }
 
@@ -239,7 +239,7 @@ async fn shake_hands(server: &str, request: &SessionRequest) -> Result<Connectio
         };
         // What is gone, or is for others now, says nothing.
         let now: Vec<_> = now.into_iter().map(|entry| entry.ok().map(|it| it.stat)).collect();
-        if let Some(path) = seen.lost(&now) {
+        if let Some(path) = seen.lost(&now, request.last_zxid > 0) {
             // It keeps no session that nobody uses; if it is silent, it ends by itself.
             let _ = ask(&proto::close_session()).await;
             return Err(ConnectError::OldCopy { path: path.to_owned() });

@@ -171,17 +171,17 @@ impl Session {
             let server = self.servers.at(self.attempt).to_owned();
             self.attempt = self.attempt.wrapping_add(1);
             match self.meanwhile(try_server(server, self.session_request())).await? {
-                Ok(connection) => return Ok(connection),
-                Err(Refused::Expired) => {
+                Ok(Reached::Again(connection)) => return Ok(connection),
+                Ok(Reached::Anew(connection)) => {
                     self.expire();
-                    continue;
+                    return Ok(connection);
                 }
-                Err(Refused::HistoryGone { server }) => {
+                Ok(Reached::Emptied { server, connection }) => {
                     tracing::error!(server, "ZooKeeper has begun anew: its data are gone");
                     self.expire();
                     self.last_zxid = 0;
-                    self.seen.lock().expect("nobody panics with it").clear();
-                    continue;
+                    self.seen.lock().expect("nobody panics with it").begin_anew();
+                    return Ok(connection);
                 }
                 Err(Refused::OldCopy(why)) => {
                     if !std::mem::replace(&mut self.is_old_said, true) {
@@ -193,6 +193,8 @@ impl Session {
                     }
                     self.published.last_error.send_replace(why);
                 }
+                // A server that is not there explains less.
+                Err(Refused::Other(_)) if self.is_old_said => {}
                 Err(Refused::Other(why)) => {
                     self.published.last_error.send_replace(why);
                 }
@@ -449,18 +451,23 @@ impl Session {
     }
 }
 
-/// Reason for which a server refused us.
-enum Refused {
-    Expired,
+/// Connection to a server that lets us in.
+enum Reached {
+    /// The session goes on, or is the first.
+    Again(Connection),
+    /// The session has expired, and another one begins.
+    Anew(Connection),
     /// The servers have nothing of what they had.
-    HistoryGone {
-        server: String,
-    },
+    Emptied { server: String, connection: Connection },
+}
+
+/// Reason for which we take a server for none.
+enum Refused {
     OldCopy(String),
     Other(String),
 }
 
-async fn try_server(server: String, request: SessionRequest) -> Result<Connection, Refused> {
+async fn try_server(server: String, request: SessionRequest) -> Result<Reached, Refused> {
     let refused = |error: ConnectError| {
         let why = format!("`{server}`: {error}");
         match error {
@@ -469,8 +476,12 @@ async fn try_server(server: String, request: SessionRequest) -> Result<Connectio
         }
     };
     match connect(&server, &request).await {
-        Ok(connection) => Ok(connection),
-        Err(ConnectError::Expired) => Err(Refused::Expired),
+        Ok(connection) => Ok(Reached::Again(connection)),
+        // Nobody's word but that of a server which has what was seen.
+        Err(ConnectError::Expired) => {
+            let anew = connect(&server, &request.anew(request.last_zxid)).await;
+            anew.map(Reached::Anew).map_err(refused)
+        }
         Err(ConnectError::HungUp)
             if history_is_gone(
                 &server,
@@ -481,8 +492,8 @@ async fn try_server(server: String, request: SessionRequest) -> Result<Connectio
             .await =>
         {
             // By the number of its last change; by what it holds it may be an old copy.
-            match connect(&server, &request.anew()).await {
-                Ok(_) => Err(Refused::HistoryGone { server }),
+            match connect(&server, &request.anew(0)).await {
+                Ok(connection) => Ok(Reached::Emptied { server, connection }),
                 Err(error) => Err(refused(error)),
             }
         }

@@ -159,10 +159,18 @@ impl ZookeeperTree {
         TreeError::Unreachable { why }
     }
 
-    /// Remembers what was seen of these nodes.
-    fn note<'a>(&self, stats: impl Iterator<Item = (&'a str, &'a Stat)>) {
+    /// The history in which a request is made whose answer is to be [noted](ZookeeperTree::note).
+    fn era(&self) -> u64 {
+        self.seen.lock().expect("nobody panics with it").era()
+    }
+
+    /// Remembers what was seen of nodes, each with its path and the bytes of its data: they are
+    /// read again on each connection, so large ones are not.
+    fn note<'a>(&self, era: u64, seen_now: impl Iterator<Item = (&'a str, usize, &'a Stat)>) {
+        const MOST_BYTES: usize = 4 << 10;
         let mut seen = self.seen.lock().expect("nobody panics with it");
-        stats.for_each(|(path, stat)| seen.note(path, stat));
+        let small = seen_now.filter(|(_, bytes, _)| *bytes <= MOST_BYTES);
+        small.for_each(|(path, _, stat)| seen.note(era, path, stat));
     }
 
     fn check_size(&self, ops: &[Op]) -> Result<(), TreeError> {
@@ -296,15 +304,20 @@ impl Batches {
 impl Tree for ZookeeperTree {
     async fn get(&self, path: &str) -> Result<Option<Entry>, TreeError> {
         check_path(path)?;
+        let era = self.era();
         let entry = self.read_one(path, proto::get_data(path), proto::entry).await?;
-        self.note(entry.iter().map(|entry| (path, &entry.stat)));
+        self.note(era, entry.iter().map(|entry| (path, entry.data.len(), &entry.stat)));
         Ok(entry)
     }
 
     async fn get_many(&self, paths: &[String]) -> Result<Vec<Option<Entry>>, TreeError> {
+        let era = self.era();
         let entries = self.read_many(paths, proto::multi_get_data, proto::entry).await?;
-        let found = paths.iter().zip(&entries);
-        self.note(found.filter_map(|(path, entry)| Some((&**path, &entry.as_ref()?.stat))));
+        let found = paths.iter().zip(&entries).filter_map(|(path, entry)| {
+            let Entry { data, stat } = entry.as_ref()?;
+            Some((&**path, data.len(), stat))
+        });
+        self.note(era, found);
         Ok(entries)
     }
 
@@ -343,6 +356,7 @@ impl Tree for ZookeeperTree {
             };
         }
         let creates = ops.iter().any(|op| matches!(op, Op::Create { .. }));
+        let era = self.era();
         let answer = match creates {
             true => self.create_by(|users| proto::multi(&ops, users)).await,
             false => self.write(proto::multi(&ops, Users::Anybody)).await,
@@ -352,10 +366,13 @@ impl Tree for ZookeeperTree {
         match done.map_err(|_| TreeError::OutcomeUnknown)? {
             Ok(done) if done.len() == ops.len() => {
                 let done = with_owners(done, &ops, answer.session);
-                self.note(ops.iter().zip(&done).filter_map(|(op, done)| match done {
-                    Done::Created(stat) | Done::Set(stat) => Some((op.path(), stat)),
-                    Done::Deleted | Done::Checked => None,
-                }));
+                let written = ops.iter().zip(&done).filter_map(|pair| match pair {
+                    (Op::Set { path, data, .. }, Done::Set(stat)) => {
+                        Some((path.as_str(), data.len(), stat))
+                    }
+                    _ => None,
+                });
+                self.note(era, written);
                 Ok(done)
             }
             Ok(_) => Err(TreeError::OutcomeUnknown.into()),

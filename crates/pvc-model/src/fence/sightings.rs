@@ -170,6 +170,12 @@ impl Sightings {
         self.unheard.get(node).map(|unheard| unheard.listened)
     }
 
+    /// Whether any node but `me` has shown a sign of life since this observer, `me`, has begun to
+    /// look.
+    pub fn has_heard_another(&self, me: &NodeName) -> bool {
+        self.showed_life.iter().any(|node| node != me)
+    }
+
     /// Time that `node` has been silent. A node that was never seen has not.
     pub fn silent(&self, node: &NodeName) -> Duration {
         let Some(seen) = self.nodes.get(node) else { return Duration::ZERO };

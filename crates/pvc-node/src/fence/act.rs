@@ -122,7 +122,18 @@ impl Actor {
             Step::Suspect { stamp } => self.suspect(record, *stamp).await,
             Step::AskPower => self.ask_power(node).await,
             Step::CutPower { stamp } => self.cut_power(record, *stamp, lock).await,
-            Step::NoAnswer { stamp } => self.no_answer(record, *stamp).await,
+            Step::NoAnswer { stamp } => {
+                let why = "its BMC does not say whether the power is on, and its power is not cut \
+                           yet, as it may be booting: it has not been heard since this node began \
+                           to listen";
+                self.power_stays(record, *stamp, why).await
+            }
+            Step::HeardNobody { stamp } => {
+                let why = "no other node has been heard since this one began to listen, so that \
+                           this one may be alone with an old copy of ZooKeeper's data: nobody's \
+                           power is cut";
+                self.power_stays(record, *stamp, why).await
+            }
             Step::Prove { stamp, proof, recover } => {
                 self.prove(record, *stamp, *proof, *recover).await
             }
@@ -202,12 +213,10 @@ impl Actor {
         }
     }
 
-    async fn no_answer(&self, record: &NodeRecord, stamp: i32) -> Ended {
+    async fn power_stays(&self, record: &NodeRecord, stamp: i32, why: &str) -> Ended {
         if record.daemon_state != DaemonState::Dead || record.keepalives != stamp {
             return Ended::Done;
         }
-        let why = "its BMC does not say whether the power is on, and its power is not cut yet, as \
-                   it may be booting: it has not been heard since this node began to listen";
         self.not_cut_off(record, why).await
     }
 
@@ -527,7 +536,9 @@ enum Written<T> {
 pub(super) fn late(step: &Step) -> Ended {
     match step {
         Step::AskPower => Ended::Power(None),
-        Step::CutPower { .. } | Step::NoAnswer { .. } => Ended::NotCutOff,
+        Step::CutPower { .. } | Step::NoAnswer { .. } | Step::HeardNobody { .. } => {
+            Ended::NotCutOff
+        }
         Step::Recover { .. } => Ended::NotRecovered,
         Step::PowerOn => Ended::NotSwitchedOn,
         Step::Suspect { .. } | Step::Prove { .. } => Ended::Done,

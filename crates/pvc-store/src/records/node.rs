@@ -1,12 +1,16 @@
 //! Nodes: `/nodes/{name}` (`spec/zookeeper.md` §4.2), and what our daemons say of them besides:
 //! `/pvcrs/working_on/{name}` and the notes in [`daemon_note`] and [`fence_note`].
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
 use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole, PluginReport,
 };
 use pvc_model::{NodeName, Uuid};
-use pvc_ports::{Bmc, Op};
+use pvc_ports::{Bmc, Clock, Op, Tree};
+use tokio::sync::watch;
 
 use super::{Keys, Kind, PLAIN, daemon_note, fence_note, log, show, sriov, weight_of};
 use crate::draft::Draft;
@@ -18,6 +22,33 @@ use crate::schema::SCHEMA_VERSION;
 use crate::store::{Store, flat};
 
 pub(crate) const ROOT: &str = "/nodes";
+
+/// Time between two readings of the nodes' stamps by whoever has no need of them.
+const READ_STAMPS: Duration = Duration::from_secs(10);
+
+/// Reads the nodes' stamps again and again while `view` is kept up to date, for a process that has
+/// jobs alone in view: of an old copy of the tree the client then knows that it has seen more.
+pub(crate) async fn read_stamps(
+    tree: Arc<dyn Tree>,
+    clock: Arc<dyn Clock>,
+    mut view: watch::Receiver<u64>,
+) {
+    let ended = async { while view.changed().await.is_ok() {} };
+    let read = async {
+        loop {
+            clock.sleep(READ_STAMPS).await;
+            // Without a connection there is nothing to be seen.
+            let nodes = tree.children(ROOT).await.ok().flatten().unwrap_or_default();
+            let stamp = |node: &String| format!("{ROOT}/{node}/keepalive");
+            let _ = tree.get_many(&nodes.iter().map(stamp).collect::<Vec<_>>()).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = ended => {}
+        () = read => {}
+    }
+}
 const WORKING_ON: &str = "/pvcrs/working_on";
 
 pub(super) const KIND: Kind = Kind {

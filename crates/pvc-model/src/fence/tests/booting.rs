@@ -2,9 +2,24 @@
 
 use super::*;
 
-/// `hv1` fences, and has begun to look when `hv2` was silent already, and `run` by its record.
+/// `hv1` fences, and has begun to look when `hv2` was silent already, and `run` by its record. It
+/// has heard `hv3`, which has stopped since.
 fn unheard() -> Fencer {
-    Fencer::watching([node("hv1", DaemonState::Run), our_node("hv2", DaemonState::Run)])
+    unheard_with(our_node("hv2", DaemonState::Run))
+}
+
+fn unheard_with(hv2: NodeRecord) -> Fencer {
+    let mut fencer = alone_with(hv2);
+    for state in [DaemonState::Run, DaemonState::Stop] {
+        fencer.edit("hv3", |node| node.daemon_state = state.clone());
+        fencer.look(true);
+    }
+    fencer
+}
+
+/// `hv1` fences, and has heard nobody else.
+fn alone_with(hv2: NodeRecord) -> Fencer {
+    Fencer::watching([node("hv1", DaemonState::Run), hv2, node("hv3", DaemonState::Stop)])
 }
 
 /// `hv2`, never heard, is taken for dead after 30 s.
@@ -53,10 +68,8 @@ fn whose_first_sign_of_life_is_missing_has_ten_minutes_since_its_observer_looks(
     for (what, sign, expected) in signs {
         let mut fencer = unheard();
         if what == "a stamp" {
-            fencer = Fencer::watching([
-                node("hv1", DaemonState::Run),
-                NodeRecord { keepalives: 6, ..our_node("hv2", DaemonState::Run) },
-            ]);
+            fencer =
+                unheard_with(NodeRecord { keepalives: 6, ..our_node("hv2", DaemonState::Run) });
         }
         fencer.edit("hv2", sign);
         fencer.look(true);
@@ -65,6 +78,53 @@ fn whose_first_sign_of_life_is_missing_has_ten_minutes_since_its_observer_looks(
         fencer.plan();
         assert_eq!(cut_after(&mut fencer, Some(true)), Some(expected), "{what}");
     }
+}
+
+/// Others do not obey an old copy of ZooKeeper's data. Whoever does would cut off all of them.
+#[test]
+fn a_fencer_that_has_heard_nobody_cuts_off_nobody_and_says_so() {
+    let mut fencer = alone_with(our_node("hv2", DaemonState::Run));
+    fencer.after(30);
+    fencer.edit("hv2", take_for_dead);
+    fencer.plan();
+    let mut said = Vec::new();
+    for second in 0..3_600 {
+        let now = fencer.now;
+        match fencer.steps_for("hv2") {
+            Some(Step::AskPower) => fencer.history("hv2").note_power(Some(true), now, INTERVAL),
+            Some(Step::HeardNobody { stamp: 7 }) => {
+                said.push(second);
+                fencer.history("hv2").could_not_be_cut_off(now);
+            }
+            None => {}
+            step => panic!("{second}: {step:?}"),
+        }
+        fencer.after(1);
+    }
+    assert!((570..=580).contains(&said[0]) && said.len() > 1, "{said:?}");
+    // A sign of life of anybody else, and it is a cluster.
+    for state in [DaemonState::Run, DaemonState::Stop] {
+        fencer.edit("hv3", |node| node.daemon_state = state.clone());
+        fencer.look(true);
+    }
+    let cut = cut_after(&mut fencer, Some(true)).expect("it is not alone");
+    assert!(cut <= 60, "at its next attempt: {cut}");
+}
+
+#[test]
+fn a_fencer_that_has_heard_nobody_believes_a_power_that_is_off() {
+    let mut fencer = alone_with(our_node("hv2", DaemonState::Run));
+    fencer.after(30);
+    fencer.edit("hv2", take_for_dead);
+    fencer.plan();
+    for _ in 0..2 {
+        assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
+        let now = fencer.now;
+        fencer.history("hv2").note_power(Some(false), now, INTERVAL);
+        fencer.now += CONFIRM_AFTER;
+    }
+    let proof = Proof::FoundOff;
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::Prove { stamp: 7, proof, recover: true }));
 }
 
 #[test]
