@@ -55,6 +55,7 @@ const LIBVIRT: [&str; 3] = [
 
 /// The same of libvirt for QEMU and guests on their way: the directory for these moves and, where
 /// there is none, the one for all that QEMU does.
+const QEMU_MOVES: &str = "/etc/pki/libvirt-migrate";
 const QEMU: [&str; 6] = [
     "/etc/pki/libvirt-migrate/ca-cert.pem",
     "/etc/pki/libvirt-migrate/server-cert.pem",
@@ -247,7 +248,9 @@ fn certificates(config: &Config) -> Vec<WatchedCertificates> {
     let mut watch = |path: &Path, used_by, is_named| {
         // A file may serve several.
         if !all.iter().any(|other| other.path == path) {
-            all.push(WatchedCertificates { path: path.to_owned(), used_by, is_named });
+            let is_of_qemu = used_by == CertificateUser::Qemu;
+            let unless = (is_of_qemu && !path.starts_with(QEMU_MOVES)).then(|| QEMU_MOVES.into());
+            all.push(WatchedCertificates { path: path.to_owned(), used_by, is_named, unless });
         }
     };
     let serves_api = is_alone || (on.api && config.is_coordinator());
@@ -897,6 +900,10 @@ mod tests {
         assert_eq!(watched("    port: 2181", one), once, "a file is looked at once");
         assert_eq!(watched("#  tls: no", "  libvirt_tls: yes"), at(&LIBVIRT));
         assert_eq!(watched("#  tls: no", "  tls: yes"), at(&QEMU));
+        let unless = |file: WatchedCertificates| file.unless.is_some();
+        let fall_back: Vec<bool> =
+            sample("#  tls: no", "  tls: yes").certificates.into_iter().map(unless).collect();
+        assert_eq!(fall_back, [false, false, false, true, true, true]);
     }
 
     #[test]
