@@ -53,9 +53,11 @@ const LIBVIRT: [&str; 3] = [
     "/etc/pki/libvirt/clientcert.pem",
 ];
 
+/// The directory that libvirt takes for moves, where it is there.
+const QEMU_MOVES: &str = "/etc/pki/libvirt-migrate";
+
 /// The same of libvirt for QEMU and guests on their way: the directory for these moves and, where
 /// there is none, the one for all that QEMU does.
-const QEMU_MOVES: &str = "/etc/pki/libvirt-migrate";
 const QEMU: [&str; 6] = [
     "/etc/pki/libvirt-migrate/ca-cert.pem",
     "/etc/pki/libvirt-migrate/server-cert.pem",
@@ -245,7 +247,7 @@ fn certificates(config: &Config) -> Vec<WatchedCertificates> {
     let on = config.subsystems;
     let is_alone = config.standalone.is_some();
     let mut all: Vec<WatchedCertificates> = Vec::new();
-    let mut watch = |path: &Path, used_by, is_named| {
+    let mut watch = |path: &Path, used_by: CertificateUser, is_named: bool| {
         // A file may serve several.
         if !all.iter().any(|other| other.path == path) {
             let is_of_qemu = used_by == CertificateUser::Qemu;
