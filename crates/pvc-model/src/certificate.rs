@@ -303,8 +303,9 @@ mod tests {
         let message = "certificates of node hv1: `/client.pem` (libvirt) has ended on 2026-11-19 \
                        12:00:00 UTC; `/ca.pem` (libvirt) ends on 2026-11-23 12:00:00 UTC, in 3 \
                        days; `/unread.pem` (API) could not be judged: it does not exist; \
-                       `/empty.pem` (QEMU) holds no certificate. Put renewed ones in their place, then \
-                       `virt-admin server-update-tls libvirtd`, `systemctl reload pvcapid`";
+                       `/empty.pem` (QEMU) holds no certificate. Put renewed ones in their \
+                       place, then `virt-admin server-update-tls libvirtd`, \
+                       `systemctl reload pvcapid`";
         let found = found.map(|fault| (fault.severity, fault.message));
         assert_eq!(found, Some((Severity::Ended, message.to_owned())));
         assert_eq!(fault_of(&[]), None);
