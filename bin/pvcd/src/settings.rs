@@ -53,6 +53,9 @@ const LIBVIRT: [&str; 3] = [
     "/etc/pki/libvirt/clientcert.pem",
 ];
 
+/// The directory that libvirt takes for moves, where it is there.
+const QEMU_MOVES: &str = "/etc/pki/libvirt-migrate";
+
 /// The same of libvirt for QEMU and guests on their way: the directory for these moves and, where
 /// there is none, the one for all that QEMU does.
 const QEMU: [&str; 6] = [
@@ -244,10 +247,12 @@ fn certificates(config: &Config) -> Vec<WatchedCertificates> {
     let on = config.subsystems;
     let is_alone = config.standalone.is_some();
     let mut all: Vec<WatchedCertificates> = Vec::new();
-    let mut watch = |path: &Path, used_by, is_named| {
+    let mut watch = |path: &Path, used_by: CertificateUser, is_named: bool| {
         // A file may serve several.
         if !all.iter().any(|other| other.path == path) {
-            all.push(WatchedCertificates { path: path.to_owned(), used_by, is_named });
+            let is_of_qemu = used_by == CertificateUser::Qemu;
+            let unless = (is_of_qemu && !path.starts_with(QEMU_MOVES)).then(|| QEMU_MOVES.into());
+            all.push(WatchedCertificates { path: path.to_owned(), used_by, is_named, unless });
         }
     };
     let serves_api = is_alone || (on.api && config.is_coordinator());
@@ -897,6 +902,10 @@ mod tests {
         assert_eq!(watched("    port: 2181", one), once, "a file is looked at once");
         assert_eq!(watched("#  tls: no", "  libvirt_tls: yes"), at(&LIBVIRT));
         assert_eq!(watched("#  tls: no", "  tls: yes"), at(&QEMU));
+        let unless = |file: WatchedCertificates| file.unless.is_some();
+        let fall_back: Vec<bool> =
+            sample("#  tls: no", "  tls: yes").certificates.into_iter().map(unless).collect();
+        assert_eq!(fall_back, [false, false, false, true, true, true]);
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! Certificates that end: when that is a fault, how grave a one, and its words.
+//! Certificates that end: when that is a fault, how severe a one, and its words.
 //!
 //! A certificate ends at a moment of the wall clock, which may be wrong. What is decided here is
 //! shown to people, and nothing else is done by it.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::NodeName;
@@ -11,7 +12,7 @@ use crate::time::utc;
 
 const DAY: u64 = 24 * 60 * 60;
 
-/// Seconds before the end of a certificate from which on that is a fault, and a graver one.
+/// Seconds before the end of a certificate from which on that is a fault, and a worse one.
 const SOON: u64 = 30 * DAY;
 const NEAR: u64 = 7 * DAY;
 
@@ -64,33 +65,38 @@ pub struct CertificateFile {
     pub ends: Result<Vec<u64>, String>,
 }
 
-/// Gravity of what is wrong with a certificate.
+/// Severity of what is wrong with a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Gravity {
-    /// Its end is within 30 days, or it cannot be read.
+pub enum Severity {
+    /// Its end is within 30 days, or nobody knows it.
     Soon,
     /// Its end is within 7 days.
     Near,
     Ended,
 }
 
-impl Gravity {
-    /// Points that a node with such a certificate takes from the cluster's 100. All nodes have
-    /// theirs on one day as a rule, so that a month before the end they must not take much.
-    pub fn delta(self) -> i64 {
+impl Severity {
+    /// Points that a node of so many with such a certificate takes from the cluster's 100. All
+    /// nodes have theirs on one day as a rule, so that a month before the end they take no more
+    /// than 20 together.
+    pub fn delta(self, nodes: usize) -> i64 {
         match self {
-            Gravity::Soon => 2,
-            Gravity::Near => 10,
-            Gravity::Ended => 50,
+            Severity::Soon => match nodes {
+                0..=10 => 2,
+                11..=20 => 1,
+                _ => 0,
+            },
+            Severity::Near => 10,
+            Severity::Ended => 50,
         }
     }
 
-    /// Gravity of an end at that moment, both in seconds since the epoch.
-    fn of_end(now: u64, end: u64) -> Option<Gravity> {
+    /// Severity of an end at that moment, both in seconds since the epoch.
+    fn of_end(now: u64, end: u64) -> Option<Severity> {
         match end.checked_sub(now) {
-            None => Some(Gravity::Ended),
-            Some(0..=NEAR) => Some(Gravity::Near),
-            Some(..=SOON) => Some(Gravity::Soon),
+            None => Some(Severity::Ended),
+            Some(0..=NEAR) => Some(Severity::Near),
+            Some(..=SOON) => Some(Severity::Soon),
             Some(_) => None,
         }
     }
@@ -99,21 +105,36 @@ impl Gravity {
 /// Trouble with the certificates of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFault {
-    pub gravity: Gravity,
+    /// The worst of them all.
+    pub severity: Severity,
+    /// Severity of each file with trouble, by its path.
+    pub files: BTreeMap<String, Severity>,
     pub message: String,
 }
 
+impl CertificateFault {
+    /// Whether a file is worse than it was when `before` was so. The worst of them may be as it
+    /// was: that another one has ended is news all the same.
+    pub fn is_worse_than(&self, before: &BTreeMap<String, Severity>) -> bool {
+        self.files.iter().any(|(path, severity)| before.get(path).is_none_or(|old| severity > old))
+    }
+}
+
 /// Judges the files of `node` at `now`, in seconds since the epoch; `None` if nothing is wrong. The
-/// message names the gravest first.
+/// message names the worst first.
 pub fn fault(node: &NodeName, now: u64, files: &[CertificateFile]) -> Option<CertificateFault> {
     let with_trouble = |file: &CertificateFile| {
-        let (gravity, words) = trouble(now, file)?;
-        Some((gravity, words, file.used_by))
+        let (severity, words) = trouble(now, file)?;
+        Some((severity, words, file.used_by))
     };
-    let mut troubles: Vec<(Gravity, String, CertificateUser)> =
+    let mut troubles: Vec<(Severity, String, CertificateUser)> =
         files.iter().filter_map(with_trouble).collect();
-    troubles.sort_by_key(|(gravity, ..)| Reverse(*gravity));
-    let (gravity, ..) = *troubles.first()?;
+    troubles.sort_by_key(|(severity, ..)| Reverse(*severity));
+    let (severity, ..) = *troubles.first()?;
+    let of_file = |file: &CertificateFile| Some((file.path.clone(), trouble(now, file)?.0));
+    let of_files: BTreeMap<String, Severity> = files.iter().filter_map(of_file).collect();
+    let is_known = |file: &CertificateFile| file.ends.as_ref().is_ok_and(|ends| !ends.is_empty());
+    let is_end_near = files.iter().any(|file| is_known(file) && of_files.contains_key(&file.path));
     let mut steps: Vec<&str> = Vec::new();
     for step in troubles.iter().filter_map(|(.., used_by)| used_by.after_renewal()) {
         if !steps.contains(&step) {
@@ -126,37 +147,43 @@ pub fn fault(node: &NodeName, now: u64, files: &[CertificateFile]) -> Option<Cer
     };
     let words: Vec<String> = troubles.into_iter().map(|(_, words, _)| words).collect();
     let words = words.join("; ");
-    let message =
-        format!("certificates of node {node}: {words}. Put renewed ones in their place{then}");
-    Some(CertificateFault { gravity, message })
+    let to_do = match is_end_near {
+        true => format!("Put renewed ones in their place{then}"),
+        false => "Nobody knows when these end: look at them".to_owned(),
+    };
+    let message = format!("certificates of node {node}: {words}. {to_do}");
+    Some(CertificateFault { severity, files: of_files, message })
 }
 
 /// Judges one file. A chain is as good as its weakest part. Of two authorities the old one counts,
 /// too: until it is taken out of the file, some certificate may depend on it.
-fn trouble(now: u64, file: &CertificateFile) -> Option<(Gravity, String)> {
+fn trouble(now: u64, file: &CertificateFile) -> Option<(Severity, String)> {
     let CertificateFile { path, used_by, ends } = file;
     let ends = match ends {
         Ok(ends) => ends,
         Err(why) => {
-            return Some((Gravity::Soon, format!("`{path}` ({used_by}) cannot be used: {why}")));
+            return Some((
+                Severity::Soon,
+                format!("`{path}` ({used_by}) could not be judged: {why}"),
+            ));
         }
     };
     let Some((index, end)) = ends.iter().copied().enumerate().min_by_key(|(_, end)| *end) else {
-        return Some((Gravity::Soon, format!("`{path}` ({used_by}) holds no certificate")));
+        return Some((Severity::Soon, format!("`{path}` ({used_by}) holds no certificate")));
     };
-    let gravity = Gravity::of_end(now, end)?;
+    let severity = Severity::of_end(now, end)?;
     let which = match ends.len() {
         1 => String::new(),
         all => format!(", certificate {} of {all}", index + 1),
     };
     let date = utc(end);
     let words = match end.saturating_sub(now) / DAY {
-        _ if gravity == Gravity::Ended => format!("has ended on {date}"),
+        _ if severity == Severity::Ended => format!("has ended on {date}"),
         0 => format!("ends on {date}, in less than a day"),
         1 => format!("ends on {date}, in 1 day"),
         days => format!("ends on {date}, in {days} days"),
     };
-    Some((gravity, format!("`{path}` ({used_by}{which}) {words}")))
+    Some((severity, format!("`{path}` ({used_by}{which}) {words}")))
 }
 
 #[cfg(test)]
@@ -175,37 +202,72 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_a_graver_fault_the_nearer_its_end_is() {
+    fn a_certificate_is_a_worse_fault_the_nearer_its_end_is() {
         for (end, expected) in [
             (NOW + 30 * DAY + 1, None),
-            (NOW + 30 * DAY, Some((Gravity::Soon, "ends on 2026-12-20 12:00:00 UTC, in 30 days"))),
+            (NOW + 30 * DAY, Some((Severity::Soon, "ends on 2026-12-20 12:00:00 UTC, in 30 days"))),
             (
                 NOW + 7 * DAY + 1,
-                Some((Gravity::Soon, "ends on 2026-11-27 12:00:01 UTC, in 7 days")),
+                Some((Severity::Soon, "ends on 2026-11-27 12:00:01 UTC, in 7 days")),
             ),
-            (NOW + 7 * DAY, Some((Gravity::Near, "ends on 2026-11-27 12:00:00 UTC, in 7 days"))),
-            (NOW + 2 * DAY - 1, Some((Gravity::Near, "ends on 2026-11-22 11:59:59 UTC, in 1 day"))),
+            (NOW + 7 * DAY, Some((Severity::Near, "ends on 2026-11-27 12:00:00 UTC, in 7 days"))),
+            (
+                NOW + 2 * DAY - 1,
+                Some((Severity::Near, "ends on 2026-11-22 11:59:59 UTC, in 1 day")),
+            ),
             (
                 NOW + DAY - 1,
-                Some((Gravity::Near, "ends on 2026-11-21 11:59:59 UTC, in less than a day")),
+                Some((Severity::Near, "ends on 2026-11-21 11:59:59 UTC, in less than a day")),
             ),
-            (NOW, Some((Gravity::Near, "ends on 2026-11-20 12:00:00 UTC, in less than a day"))),
-            (NOW - 1, Some((Gravity::Ended, "has ended on 2026-11-20 11:59:59 UTC"))),
-            (0, Some((Gravity::Ended, "has ended on 1970-01-01 00:00:00 UTC"))),
+            (NOW, Some((Severity::Near, "ends on 2026-11-20 12:00:00 UTC, in less than a day"))),
+            (NOW - 1, Some((Severity::Ended, "has ended on 2026-11-20 11:59:59 UTC"))),
+            (0, Some((Severity::Ended, "has ended on 1970-01-01 00:00:00 UTC"))),
             (u64::MAX, None),
         ] {
             let found = fault_of(&[file("/own.pem", CertificateUser::Qemu, &[end])]);
-            let expected = expected.map(|(gravity, words)| {
+            let expected = expected.map(|(severity, words)| {
                 let message = format!(
                     "certificates of node hv1: `/own.pem` (QEMU) {words}. Put renewed ones in \
                      their place"
                 );
-                CertificateFault { gravity, message }
+                let files = [("/own.pem".to_owned(), severity)].into();
+                CertificateFault { severity, files, message }
             });
             assert_eq!(found, expected, "{end}");
         }
-        assert!(Gravity::Soon.delta() < Gravity::Near.delta());
-        assert!(Gravity::Near.delta() < Gravity::Ended.delta());
+    }
+
+    #[test]
+    fn a_month_before_the_end_all_nodes_together_take_no_more_than_20_points() {
+        for nodes in 0_u8..=100 {
+            let [soon, near, ended] = [Severity::Soon, Severity::Near, Severity::Ended]
+                .map(|severity| severity.delta(usize::from(nodes)));
+            assert!(soon * i64::from(nodes) <= 20, "{nodes}");
+            assert!(soon < near && near < ended, "{nodes}");
+        }
+        assert_eq!([1, 10, 11, 20, 21].map(|nodes| Severity::Soon.delta(nodes)), [2, 2, 1, 1, 0]);
+    }
+
+    #[test]
+    fn a_fault_is_worse_when_one_file_is_also_behind_a_worse_one() {
+        let severities = |own: Severity| -> BTreeMap<String, Severity> {
+            [("/ca.pem".to_owned(), Severity::Ended), ("/own.pem".to_owned(), own)].into()
+        };
+        let found = fault_of(&[
+            file("/ca.pem", CertificateUser::Libvirt, &[NOW - DAY]),
+            file("/own.pem", CertificateUser::Libvirt, &[NOW + DAY]),
+        ])
+        .unwrap();
+        assert_eq!(found.files, severities(Severity::Near));
+        for (before, is_worse) in [
+            (severities(Severity::Soon), true),
+            (severities(Severity::Near), false),
+            (severities(Severity::Ended), false),
+            ([("/ca.pem".to_owned(), Severity::Ended)].into(), true),
+            (BTreeMap::new(), true),
+        ] {
+            assert_eq!(found.is_worse_than(&before), is_worse, "{before:?}");
+        }
     }
 
     #[test]
@@ -225,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_names_each_file_the_gravest_first_and_what_is_to_be_done() {
+    fn a_fault_names_each_file_the_worst_first_and_what_is_to_be_done() {
         let unread = CertificateFile {
             path: "/unread.pem".to_owned(),
             used_by: CertificateUser::Api,
@@ -240,20 +302,22 @@ mod tests {
         ]);
         let message = "certificates of node hv1: `/client.pem` (libvirt) has ended on 2026-11-19 \
                        12:00:00 UTC; `/ca.pem` (libvirt) ends on 2026-11-23 12:00:00 UTC, in 3 \
-                       days; `/unread.pem` (API) cannot be used: it does not exist; `/empty.pem` \
-                       (QEMU) holds no certificate. Put renewed ones in their place, then \
-                       `virt-admin server-update-tls libvirtd`, `systemctl reload pvcapid`";
-        let expected = CertificateFault { gravity: Gravity::Ended, message: message.to_owned() };
-        assert_eq!(found, Some(expected));
+                       days; `/unread.pem` (API) could not be judged: it does not exist; \
+                       `/empty.pem` (QEMU) holds no certificate. Put renewed ones in their \
+                       place, then `virt-admin server-update-tls libvirtd`, \
+                       `systemctl reload pvcapid`";
+        let found = found.map(|fault| (fault.severity, fault.message));
+        assert_eq!(found, Some((Severity::Ended, message.to_owned())));
         assert_eq!(fault_of(&[]), None);
     }
 
     #[test]
-    fn what_cannot_be_read_is_no_graver_than_what_ends_in_a_month() {
-        for ends in [Ok(Vec::new()), Err("it has more than 65536 bytes".to_owned())] {
+    fn what_cannot_be_read_is_no_worse_than_what_ends_in_a_month() {
+        for ends in [Ok(Vec::new()), Err("it has more than 1048576 bytes".to_owned())] {
             let (path, used_by) = ("/own.pem".to_owned(), CertificateUser::Api);
-            let found = fault_of(&[CertificateFile { path, used_by, ends }]);
-            assert_eq!(found.map(|fault| fault.gravity), Some(Gravity::Soon));
+            let found = fault_of(&[CertificateFile { path, used_by, ends }]).unwrap();
+            assert_eq!(found.severity, Severity::Soon);
+            assert!(!found.message.contains("renewed"), "{}", found.message);
         }
     }
 }

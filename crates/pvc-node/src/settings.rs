@@ -91,6 +91,8 @@ pub struct WatchedCertificates {
     pub used_by: CertificateUser,
     /// Whether the configuration names it: that it is missing is a fault then.
     pub is_named: bool,
+    /// Directory that takes the place of this file's: where it is, this file is not used.
+    pub unless: Option<PathBuf>,
 }
 
 /// Settings for moving guests to other nodes.

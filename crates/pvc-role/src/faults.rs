@@ -20,17 +20,20 @@ pub const REFRESH: Duration = Duration::from_secs(300);
 /// Time that the store may take for a fault.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Trouble that operators should know of.
+/// Report of a fault that operators should know of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
+pub struct FaultReport {
     pub message: String,
     /// Points that it takes from the cluster's 100.
     pub delta: i64,
+    /// Whether it is shown again after somebody has acknowledged it, although it takes no more
+    /// points than then: something else is wrong.
+    pub is_news: bool,
 }
 
-impl From<String> for Trouble {
+impl From<String> for FaultReport {
     fn from(message: String) -> Self {
-        Trouble { message, delta: DELTA }
+        FaultReport { message, delta: DELTA, is_news: false }
     }
 }
 
@@ -39,17 +42,17 @@ impl Context {
     /// Records the fault, or that it is still there. An acknowledged one stays quiet; in
     /// maintenance nothing is recorded.
     pub async fn raise(&self, id: &str, message: &str) {
-        self.raise_trouble(id, &Trouble::from(message.to_owned())).await;
+        self.raise_report(id, &FaultReport::from(message.to_owned())).await;
     }
 
-    /// [`raise`](Context::raise)s a fault that takes as many points as `trouble` says. An
-    /// acknowledged one stays quiet until it takes more than when that was done.
-    pub async fn raise_trouble(&self, id: &str, trouble: &Trouble) {
+    /// [`raise`](Context::raise)s a fault that takes as many points as `report` says. An
+    /// acknowledged one stays quiet until it takes more than when that was done, or is news.
+    pub async fn raise_report(&self, id: &str, report: &FaultReport) {
         let now = local_time(self.ports.clock.wall());
         let decide = |cluster: &Cluster| {
             let mut changes = Changes::new();
             if !cluster.config.maintenance {
-                changes.push(Change::PutFault(renewed(cluster, id, trouble, &now)));
+                changes.push(Change::PutFault(renewed(cluster, id, report, &now)));
             }
             Ok::<_, Infallible>((changes, ()))
         };
@@ -82,25 +85,25 @@ impl Context {
         });
     }
 
-    /// Has the fault of this kind that is about this node follow `trouble`, a message or more:
+    /// Has the fault of this kind that is about this node follow `report`, a message or more:
     /// raises it when `alarm` is due, and takes it back when there is none, also one that a former
     /// life of the daemon has raised. Returns whether it was raised.
     pub async fn alarm_own(
         &self,
         kind: &str,
         alarm: &mut Alarm,
-        trouble: Option<impl Into<Trouble>>,
+        report: Option<impl Into<FaultReport>>,
     ) -> bool {
-        let trouble: Option<Trouble> = trouble.map(Into::into);
+        let report: Option<FaultReport> = report.map(Into::into);
         let id = fault_id(kind, self.name().as_str());
         let stands = || alarm.was_reported() || self.store.view().faults.contains_key(&id);
-        if trouble.is_none() && stands() {
+        if report.is_none() && stands() {
             self.clear(&id).await;
         }
-        match alarm.due(trouble, self.now()) {
+        match alarm.due(report, self.now()) {
             None => false,
-            Some(trouble) => {
-                self.raise_trouble(&id, &trouble).await;
+            Some(report) => {
+                self.raise_report(&id, &report).await;
                 true
             }
         }
@@ -129,10 +132,11 @@ impl Context {
     }
 }
 
-fn renewed(cluster: &Cluster, id: &str, trouble: &Trouble, now: &str) -> FaultRecord {
+fn renewed(cluster: &Cluster, id: &str, report: &FaultReport, now: &str) -> FaultRecord {
     let known = cluster.faults.get(id);
     // What has become worse is not what an operator has acknowledged.
-    let acknowledged = known.filter(|fault| fault.acknowledged && fault.delta >= trouble.delta);
+    let acknowledged =
+        known.filter(|fault| fault.acknowledged && fault.delta >= report.delta && !report.is_news);
     FaultRecord {
         id: id.to_owned(),
         first_reported: known.map_or_else(|| now.to_owned(), |fault| fault.first_reported.clone()),
@@ -140,8 +144,8 @@ fn renewed(cluster: &Cluster, id: &str, trouble: &Trouble, now: &str) -> FaultRe
         acknowledged_at: acknowledged
             .map_or_else(String::new, |fault| fault.acknowledged_at.clone()),
         acknowledged: acknowledged.is_some(),
-        delta: trouble.delta,
-        message: trouble.message.clone(),
+        delta: report.delta,
+        message: report.message.clone(),
     }
 }
 
@@ -163,15 +167,15 @@ mod tests {
         }
     }
 
-    fn renewed_by(old: &FaultRecord, trouble: &Trouble) -> FaultRecord {
+    fn renewed_by(old: &FaultRecord, report: &FaultReport) -> FaultRecord {
         let faults = [("X".to_owned(), Arc::new(old.clone()))].into();
-        renewed(&Cluster { faults, ..Cluster::default() }, "X", trouble, "now")
+        renewed(&Cluster { faults, ..Cluster::default() }, "X", report, "now")
     }
 
     #[test]
     fn an_acknowledged_fault_stays_acknowledged_and_keeps_its_first_time() {
         let old = acknowledged();
-        let new = renewed_by(&old, &Trouble::from("new".to_owned()));
+        let new = renewed_by(&old, &FaultReport::from("new".to_owned()));
         assert_eq!(
             new,
             FaultRecord { last_reported: "now".to_owned(), message: "new".to_owned(), ..old }
@@ -181,10 +185,18 @@ mod tests {
     #[test]
     fn an_acknowledged_fault_is_news_again_when_it_has_become_worse() {
         let old = acknowledged();
-        for (delta, is_news) in [(2, false), (10, false), (11, true), (50, true)] {
-            let new = renewed_by(&old, &Trouble { message: "new".to_owned(), delta });
-            assert_eq!((new.delta, new.acknowledged), (delta, !is_news), "{delta}");
-            assert_eq!(new.acknowledged_at.is_empty(), is_news, "{delta}");
+        for (delta, is_news, is_shown) in [
+            (2, false, false),
+            (10, false, false),
+            (11, false, true),
+            (50, false, true),
+            (2, true, true),
+            (10, true, true),
+        ] {
+            let report = FaultReport { message: "new".to_owned(), delta, is_news };
+            let new = renewed_by(&old, &report);
+            assert_eq!((new.delta, new.acknowledged), (delta, !is_shown), "{report:?}");
+            assert_eq!(new.acknowledged_at.is_empty(), is_shown, "{report:?}");
             assert_eq!(new.first_reported, "first");
         }
     }

@@ -50,7 +50,7 @@ mod under_way;
 pub use alarm::Alarm;
 pub use change::Superseded;
 pub use context::{Context, DeadlineError};
-pub use faults::{REFRESH, Trouble};
+pub use faults::{FaultReport, REFRESH};
 pub use few::Few;
 pub use tasks::{Panicked, Tasks, caught};
 pub use turns::Turns;

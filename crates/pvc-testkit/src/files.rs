@@ -36,6 +36,7 @@ struct Inner {
     clock: TokioClock,
     full: bool,
     refuses: Refuses,
+    hangs: Refuses,
 }
 
 /// The files of a machine, in memory: what a disk keeps when a program ends.
@@ -60,6 +61,7 @@ impl MemoryFiles {
                 clock: TokioClock::new(),
                 full: false,
                 refuses: Box::new(|_| false),
+                hangs: Box::new(|_| false),
             }),
         }
     }
@@ -103,6 +105,11 @@ impl MemoryFiles {
     /// From now on every call on a path that `refuses` says so of fails.
     pub fn set_refusing(&self, refuses: impl Fn(&Path) -> bool + Send + Sync + 'static) {
         self.inner().refuses = Box::new(refuses);
+    }
+
+    /// From now on following a path that `hangs` says so of has no end.
+    pub fn set_hanging(&self, hangs: impl Fn(&Path) -> bool + Send + Sync + 'static) {
+        self.inner().hangs = Box::new(hangs);
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -309,6 +316,10 @@ impl Files for MemoryFiles {
     }
 
     async fn follow(&self, path: &Path) -> Result<PathBuf, FilesError> {
+        let hangs = (self.inner().hangs)(path);
+        if hangs {
+            std::future::pending::<()>().await;
+        }
         self.at(path, |inner, path| inner.followed(path))
     }
 

@@ -3,16 +3,19 @@
 
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
-use x509_cert::Certificate;
+use x509_cert::certificate::{CertificateInner, Raw};
 use x509_cert::der::Decode as _;
 
-/// Number of certificates in a file that are looked at: more than any chain has.
-const MOST: usize = 100;
+/// Number of certificates in a file that are looked at: more than the bundle of a system has.
+const MOST: usize = 1000;
+
+/// The line that a certificate begins with.
+const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 /// Reason why nobody knows when the certificates of a file end, as a clause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unreadable {
-    #[error("it is broken: a section of it has no end, or is not in Base64")]
+    #[error("it is broken: a certificate in it has no end, or is not in Base64")]
     Section,
     /// Counted from 1.
     #[error("certificate {number} in it cannot be parsed")]
@@ -22,12 +25,14 @@ pub(crate) enum Unreadable {
 }
 
 /// Returns the moments at which the certificates in `file` end, in its order and in seconds since
-/// the epoch; none if it holds none. What else stands in the file is left out of account.
+/// the epoch; none if it holds none. What else stands in the file is left out of account, also what
+/// is broken: a key that OpenSSL has encrypted is no Base64.
 pub(crate) fn ends(file: &[u8]) -> Result<Vec<u64>, Unreadable> {
     let mut ends = Vec::new();
-    for section in CertificateDer::pem_slice_iter(file) {
+    for section in sections(file) {
         // Its error quotes the line, which may be that of a key.
-        let certificate = section.map_err(|_| Unreadable::Section)?;
+        let certificate =
+            CertificateDer::from_pem_slice(section).map_err(|_| Unreadable::Section)?;
         if ends.len() == MOST {
             return Err(Unreadable::TooMany);
         }
@@ -37,9 +42,25 @@ pub(crate) fn ends(file: &[u8]) -> Result<Vec<u64>, Unreadable> {
     Ok(ends)
 }
 
-/// End of a certificate in DER.
+/// Sections of `file` that begin like certificates, each up to the next one.
+fn sections(file: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let begins_line = |index: usize| {
+        index.checked_sub(1).is_none_or(|before| matches!(file[before], b'\n' | b'\r'))
+    };
+    let starts: Vec<usize> = file
+        .windows(BEGIN.len())
+        .enumerate()
+        .filter(|(index, window)| *window == BEGIN && begins_line(*index))
+        .map(|(index, _)| index)
+        .collect();
+    let ends: Vec<usize> = starts.iter().skip(1).copied().chain([file.len()]).collect();
+    starts.into_iter().zip(ends).map(move |(start, end)| &file[start..end])
+}
+
+/// End of a certificate in DER. Programs take some that RFC 5280 does not allow, such as one with
+/// a longer serial number.
 fn end(certificate: &[u8]) -> Option<u64> {
-    let certificate = Certificate::from_der(certificate).ok()?;
+    let certificate = CertificateInner::<Raw>::from_der(certificate).ok()?;
     Some(certificate.tbs_certificate().validity().not_after.to_unix_duration().as_secs())
 }
 
@@ -58,6 +79,12 @@ mod tests {
     /// A section in which a key would be.
     const KEY: &[u8] = b"-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n";
 
+    /// A key that OpenSSL has encrypted, and one without the newlines that belong into it.
+    const ENCRYPTED_KEY: &[u8] =
+        b"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\n\
+          c2VjcmV0\n-----END RSA PRIVATE KEY-----\n";
+    const BROKEN_KEY: &[u8] = b"-----BEGIN PRIVATE KEY-----c2VjcmV0-----END PRIVATE KEY----\n";
+
     fn certificate_of(contents: &str) -> Vec<u8> {
         format!("-----BEGIN CERTIFICATE-----\n{contents}\n-----END CERTIFICATE-----\n").into_bytes()
     }
@@ -70,6 +97,9 @@ mod tests {
             ([LEAF, AUTHORITY].concat(), vec![END_OF_LEAF, END_OF_AUTHORITY]),
             ([KEY, LEAF].concat(), vec![END_OF_LEAF]),
             ([&b"subject=CN = hv1\r\n\r\n"[..], LEAF, KEY].concat(), vec![END_OF_LEAF]),
+            ([ENCRYPTED_KEY, LEAF].concat(), vec![END_OF_LEAF]),
+            ([LEAF, ENCRYPTED_KEY, AUTHORITY].concat(), vec![END_OF_LEAF, END_OF_AUTHORITY]),
+            ([BROKEN_KEY, LEAF].concat(), vec![END_OF_LEAF]),
         ] {
             assert_eq!(ends(&file), Ok(expected), "{}", String::from_utf8_lossy(&file));
         }
@@ -78,7 +108,7 @@ mod tests {
     #[test]
     fn a_file_without_a_certificate_has_no_end() {
         let garbage: Vec<u8> = (0..=255).collect();
-        for file in [&b""[..], KEY, &garbage, b"no certificate\n"] {
+        for file in [&b""[..], KEY, ENCRYPTED_KEY, BROKEN_KEY, &garbage, b"no certificate\n"] {
             assert_eq!(ends(file), Ok(Vec::new()), "{}", String::from_utf8_lossy(file));
         }
     }
@@ -102,11 +132,20 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_broken_key_is_repeated() {
-        // Without the newlines that belong into it.
-        let file = b"-----BEGIN PRIVATE KEY-----c2VjcmV0-----END PRIVATE KEY----\n";
-        let words = ends(file).map_err(|why| why.to_string());
-        assert!(!format!("{words:?}").contains("c2VjcmV0"), "{words:?}");
+    fn a_serial_number_that_is_too_long_is_left_out_of_account() {
+        // One of 2 bytes becomes one of 26, and the lengths around it follow.
+        let leaf = CertificateDer::from_pem_slice(LEAF).unwrap();
+        let (outer, inner, serial) = (4, 8, 13);
+        assert_eq!((leaf[1], leaf[5], leaf[serial]), (0x82, 0x82, 0x02), "a form that is known");
+        let mut long = leaf.to_vec();
+        long[serial + 1] += 24;
+        long.splice(serial + 3..serial + 3, [0x55; 24]);
+        for end_of_length in [outer, inner] {
+            let at = end_of_length - 2;
+            let length = u16::from_be_bytes([long[at], long[at + 1]]) + 24;
+            long[at..end_of_length].copy_from_slice(&length.to_be_bytes());
+        }
+        assert_eq!(end(&long), Some(END_OF_LEAF));
     }
 
     #[test]
