@@ -359,8 +359,7 @@ async fn check_locks(
                     Some(others) => others,
                     None => {
                         let guests = tools.hypervisor.guests().await?;
-                        let users = other_users(context, &guests, vm, volume).await?;
-                        others.insert(GuestsHere { own: false, users })
+                        others.insert(other_users(context, &guests, vm, volume).await?)
                     }
                 };
                 judge(Some(others))
@@ -382,34 +381,40 @@ async fn check_locks(
     Ok(())
 }
 
-/// The names of the guests here but that of `vm` which use the volume: by the XML that they run
-/// with, for records may be of tomorrow.
+/// The guests here but that of `vm` which use the volume: by the XML that they run with, for records
+/// may be of tomorrow.
 pub(super) async fn other_users(
     context: &Context,
     guests: &BTreeMap<Uuid, Guest>,
     vm: Uuid,
     volume: &VolumeId,
-) -> Result<Vec<String>, HypervisorError> {
-    let mut users = Vec::new();
+) -> Result<GuestsHere, HypervisorError> {
+    let mut here = GuestsHere::default();
     for (uuid, guest) in guests {
         if *uuid == vm {
             continue;
         }
-        match context.tools.hypervisor.live_xml(*uuid).await {
-            Ok(live) if uses(&live, volume) => users.push(guest.name.clone()),
-            Ok(_) | Err(HypervisorError::NoGuest { .. }) => {}
+        let (uses, shares) = match context.tools.hypervisor.live_xml(*uuid).await {
+            Ok(live) => use_of(&live, volume),
+            Err(HypervisorError::NoGuest { .. }) => continue,
             Err(error) => return Err(error),
+        };
+        if uses {
+            here.users.push(guest.name.clone());
+        }
+        if uses && !shares {
+            here.alone.get_or_insert_with(|| guest.name.clone());
         }
     }
-    Ok(users)
+    Ok(here)
 }
 
-/// Whether the guest with this XML uses the volume.
-fn uses(live: &str, volume: &VolumeId) -> bool {
+/// Whether the guest with this XML uses the volume, and whether it shares it.
+fn use_of(live: &str, volume: &VolumeId) -> (bool, bool) {
     match pvc_domain::summary(live) {
-        Ok(domain) => domain.named_volumes().any(|used| used == volume),
+        Ok(domain) => (domain.named_volumes().any(|used| used == volume), domain.shares(volume)),
         // What cannot be read is searched.
-        Err(_) => live.contains(&volume.to_string()),
+        Err(_) => (live.contains(&volume.to_string()), false),
     }
 }
 

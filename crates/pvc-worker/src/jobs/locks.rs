@@ -216,8 +216,8 @@ impl Seen {
         context: &Context,
         volume: &VolumeId,
     ) -> Result<GuestsHere, FlushError> {
-        let users = other_users(context, &self.guests, self.vm.uuid, volume).await?;
-        Ok(GuestsHere { own: self.runs_on().is_some(), users })
+        let others = other_users(context, &self.guests, self.vm.uuid, volume).await?;
+        Ok(GuestsHere { own: self.runs_on().is_some(), ..others })
     }
 
     fn may_flush(&self, moment: Moment) -> Result<(), FlushRefusal> {
