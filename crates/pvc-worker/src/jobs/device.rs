@@ -86,6 +86,13 @@ pub(crate) enum DeviceError {
     UsedHere { volume: VolumeId, vm: String, node: NodeName },
     #[error("volume `{volume}` is locked from {address}{}", at_node(node.as_ref()))]
     Locked { volume: VolumeId, address: String, node: Option<NodeName> },
+    #[error(
+        "volume `{volume}` is locked from {address}, which may be freed in a moment: a dead node's \
+         VMs are being recovered"
+    )]
+    BeingFreed { volume: VolumeId, address: String },
+    #[error(transparent)]
+    Unread(#[from] UnreadGuest),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("the device cannot be used: {0}")]
@@ -109,7 +116,10 @@ impl Refusal for DeviceError {
             | DeviceError::Locked { .. }
             | DeviceError::Moving { .. } => RefusalKind::Conflict,
             DeviceError::BadDevice(_) | DeviceError::Edit(_) => RefusalKind::Invalid,
-            DeviceError::Elsewhere { .. } | DeviceError::Store(_) => RefusalKind::Unavailable,
+            DeviceError::Elsewhere { .. }
+            | DeviceError::BeingFreed { .. }
+            | DeviceError::Unread(_)
+            | DeviceError::Store(_) => RefusalKind::Unavailable,
             // Asked before the hypervisor is.
             DeviceError::Storage(_) => RefusalKind::Conflict,
             DeviceError::Hypervisor(error) => match error {
@@ -127,6 +137,7 @@ impl Refusal for DeviceError {
             DeviceError::Locked { .. } => {
                 Some("end what has the volume open there, and attach it then".to_owned())
             }
+            DeviceError::BeingFreed { .. } => Some("attach it again in a moment".to_owned()),
             _ => None,
         }
     }
@@ -140,6 +151,14 @@ impl DeviceError {
             DeviceError::Disk(_) | DeviceError::UsedHere { .. } | DeviceError::Locked { .. }
         )
     }
+}
+
+/// A guest of this node of which the hypervisor does not say which volumes it uses.
+#[derive(Debug, thiserror::Error)]
+#[error("guest `{guest}` of this node cannot be asked which volumes it uses")]
+pub(crate) struct UnreadGuest {
+    guest: String,
+    source: HypervisorError,
 }
 
 fn at_node(node: Option<&NodeName>) -> String {
@@ -370,6 +389,10 @@ async fn check_locks(
             Verdict::Keep(Kept::UsedBy { volume, vm }) => {
                 return Err(DeviceError::UsedHere { volume, vm, node: here.clone() });
             }
+            Verdict::Keep(Kept::BeingFreed) => {
+                let (volume, address) = (volume.clone(), lock.address);
+                return Err(DeviceError::BeingFreed { volume, address });
+            }
             Verdict::Keep(_) => {
                 let node = node_at(view, &lock.address).map(|node| node.name.clone());
                 let (volume, address) = (volume.clone(), lock.address);
@@ -388,7 +411,7 @@ pub(super) async fn other_users(
     guests: &BTreeMap<Uuid, Guest>,
     vm: Uuid,
     volume: &VolumeId,
-) -> Result<GuestsHere, HypervisorError> {
+) -> Result<GuestsHere, UnreadGuest> {
     let mut here = GuestsHere::default();
     for (uuid, guest) in guests {
         if *uuid == vm {
@@ -397,7 +420,7 @@ pub(super) async fn other_users(
         let (uses, shares) = match context.tools.hypervisor.live_xml(*uuid).await {
             Ok(live) => use_of(&live, volume),
             Err(HypervisorError::NoGuest { .. }) => continue,
-            Err(error) => return Err(error),
+            Err(source) => return Err(UnreadGuest { guest: guest.name.clone(), source }),
         };
         if uses {
             here.users.push(guest.name.clone());
@@ -435,7 +458,20 @@ async fn volumes(context: &Context, device: &str) -> Result<Volumes, DeviceError
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind::{read, written};
+    use crate::kind::{failure, read, written};
+
+    #[test]
+    fn a_guest_that_cannot_be_asked_is_named() {
+        let source = HypervisorError::TimedOut { seconds: 10 };
+        let unread = UnreadGuest { guest: "db1".to_owned(), source };
+        let failure = failure(&DeviceError::from(unread));
+        assert_eq!(
+            failure.why,
+            "guest `db1` of this node cannot be asked which volumes it uses: the hypervisor did \
+             not answer within 10 s"
+        );
+        assert_eq!(failure.kind, RefusalKind::Unavailable);
+    }
 
     #[test]
     fn steps_and_facts_of_the_versions_before_are_read() {

@@ -16,7 +16,7 @@ use pvc_ports::{Guest, HypervisorError, StorageError, VolumeLock};
 use pvc_store::StoreError;
 use serde::{Deserialize, Serialize};
 
-use super::device::other_users;
+use super::device::{UnreadGuest, other_users};
 use super::{find, name, text};
 use crate::context::Context;
 use crate::kind::Kind;
@@ -78,6 +78,8 @@ pub(crate) enum FlushError {
     Storage(#[from] StorageError),
     #[error(transparent)]
     Hypervisor(#[from] HypervisorError),
+    #[error(transparent)]
+    Unread(#[from] UnreadGuest),
 }
 
 impl Refusal for FlushError {

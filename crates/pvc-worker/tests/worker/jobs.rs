@@ -12,7 +12,7 @@ use pvc_model::job::{
     JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
     being_renamed_to,
 };
-use pvc_model::node::{DaemonNote, DaemonState};
+use pvc_model::node::{DaemonNote, DaemonState, DomainState};
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::transfer::Transferred;
 use pvc_model::vm::VmState;
@@ -442,6 +442,27 @@ async fn a_shared_volume_is_attached_beside_the_lock_of_a_partner_and_of_nobody_
         let left = world.storage.locks(&volume).await.expect("it is there").len();
         assert_eq!(left, 1, "{case}");
     }
+}
+
+/// Nobody has to end anything for it.
+#[tokio::test(start_paused = true)]
+async fn a_volume_whose_lock_may_be_freed_by_a_fence_is_attached_in_a_moment() {
+    let world = World::with_vm(VmState::Start).await;
+    world.hypervisor.insert(UUID, "web1");
+    world.storage.insert("vms/db1_sda");
+    world.add_node("hv2", "10.0.0.9").await;
+    for change in
+        [NodeChange::Daemon(DaemonState::Fenced), NodeChange::Domain(DomainState::FenceFlush)]
+    {
+        world.change(Change::Node("hv2".into(), change)).await;
+    }
+    world.storage.lock("vms/db1_sda", "10.0.0.9");
+    let xml = disk_of_db1("");
+    let id = world.submit(1, JobWork::AttachDevice { vm: by_name("web1"), xml }).await;
+    let end = world.end_of(&id).await;
+    let why = "volume `vms/db1_sda` is locked from 10.0.0.9, which may be freed in a moment: a dead \
+               node's VMs are being recovered";
+    assert_eq!((end.state, end.status.as_str()), (JobState::Failed, why));
 }
 
 /// No record says that it has the volume: it was given to it while it ran.
