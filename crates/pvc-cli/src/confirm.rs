@@ -79,17 +79,24 @@ pub fn wants(pvc: &mut Pvc, sentence: &str) -> Option<bool> {
     }
 }
 
+/// Refuses what [`type_name`] is to ask about if nobody can type: for a change that is costly to
+/// judge before that.
+pub fn check_can_type(pvc: &Pvc, yes: Yes) -> Outcome {
+    if pvc.unasked(yes.yes) || std::io::stdin().is_terminal() {
+        return Ok(());
+    }
+    Err(Failure::failed("not confirmed, and nothing was done")
+        .hint("without a terminal say `--yes`")
+        .once_a_success())
+}
+
 /// Has `expected` typed in full: for what cannot be undone for a whole cluster. An empty answer is
 /// never a yes.
 pub fn type_name(pvc: &mut Pvc, yes: Yes, sentence: &str, expected: &str) -> Outcome {
     if pvc.unasked(yes.yes) {
         return Ok(());
     }
-    if !std::io::stdin().is_terminal() {
-        return Err(Failure::failed("not confirmed, and nothing was done")
-            .hint("without a terminal say `--yes`")
-            .once_a_success());
-    }
+    check_can_type(pvc, yes)?;
     pvc.out.flush();
     let question = format!("{sentence}\nType `{expected}` to go on: ");
     let _ = write!(std::io::stderr(), "{}", calm(&question, false));

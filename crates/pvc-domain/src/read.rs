@@ -285,10 +285,12 @@ pub fn local_state(xml: &str) -> LocalState {
         says("type") == Some("emulator") && says("persistent_state") != Some("no")
     };
     let has_variables = |os: Node<'_, '_>| {
-        let loader = child(os, "loader").and_then(|loader| loader.attribute("type"));
-        os.attribute("firmware") == Some("efi")
-            || child(os, "nvram").is_some()
-            || loader == Some("pflash")
+        let loader = child(os, "loader");
+        let says = |name| loader.and_then(|loader| loader.attribute(name));
+        // Firmware that keeps none, since libvirt 8.6.
+        let is_stateless = says("stateless") == Some("yes");
+        let is_uefi = os.attribute("firmware") == Some("efi") || says("type") == Some("pflash");
+        child(os, "nvram").is_some() || is_uefi && !is_stateless
     };
     LocalState {
         has_tpm: each(child(domain, "devices"), "tpm").any(is_kept),

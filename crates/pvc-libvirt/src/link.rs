@@ -13,7 +13,9 @@ use std::thread;
 use std::time::Duration;
 
 use pvc_ports::GuestEvent;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc as tokio_mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use crate::virt::{Connection, DomainEvent, VirtError};
 
@@ -98,7 +100,8 @@ impl Link {
     /// which includes waiting for a free thread and for a first connection.
     ///
     /// # Cancellation
-    /// Dropping the future does not stop a call that has begun.
+    /// Dropping the future does not stop a call that has begun, which is late at its deadline as if
+    /// somebody waited.
     pub(crate) async fn call<T: Send + 'static>(
         &self,
         deadline: Duration,
@@ -136,18 +139,26 @@ impl Link {
         let (answer, mut answered) = oneshot::channel();
         let taken = Arc::new(AtomicBool::new(false));
         let ticket = session.submit(taken.clone(), answer, work)?;
+        let mut abandoned = Abandoned {
+            session: Arc::downgrade(&session),
+            shared: self.shared.clone(),
+            taken: taken.clone(),
+            ticket: ticket.clone(),
+            late: Some(late.deadline()),
+        };
         let answer = tokio::select! {
             biased;
-            answer = &mut answered => answer,
+            answer = &mut answered => {
+                abandoned.late = None;
+                answer
+            }
             () = &mut late => {
+                abandoned.late = None;
                 // Taken back before a thread has taken it: it does not begin any more.
                 if !taken.swap(true, Ordering::SeqCst) {
                     return Err(CallError::Late);
                 }
-                if session.count_late(&ticket) >= MAX_LATE {
-                    session.give_up();
-                    self.shared.alarm.ring();
-                }
+                session.note_late(&ticket, &self.shared);
                 match time_limit {
                     WaitFor::UntilDeadline => return Err(CallError::Late),
                     WaitFor::ToItsEnd => answered.await,
@@ -240,7 +251,38 @@ struct Session {
 }
 
 /// Marks one call, so that it is counted as late once and is uncounted when it ends after all.
+#[derive(Clone)]
 struct Ticket(Arc<AtomicBool>);
+
+/// Counts a call as late, at its deadline, whose caller has stopped to wait before: it keeps its
+/// thread all the same.
+struct Abandoned {
+    session: Weak<Session>,
+    shared: Arc<Shared>,
+    taken: Arc<AtomicBool>,
+    ticket: Ticket,
+    /// Time of the call's deadline; `None` once the caller has waited until then, or has an answer.
+    late: Option<Instant>,
+}
+
+impl Drop for Abandoned {
+    fn drop(&mut self) {
+        let Some(late) = self.late else { return };
+        // Without a runtime the program ends.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (session, shared) = (self.session.clone(), self.shared.clone());
+        let (taken, ticket) = (self.taken.clone(), self.ticket.clone());
+        runtime.spawn(async move {
+            tokio::time::sleep_until(late).await;
+            // One that no thread has taken never begins.
+            if taken.load(Ordering::SeqCst)
+                && let Some(session) = session.upgrade()
+            {
+                session.note_late(&ticket, &shared);
+            }
+        });
+    }
+}
 
 impl Session {
     /// Starts the threads; they end when the session and its queue are gone.
@@ -281,6 +323,14 @@ impl Session {
             CallError::Unreachable("the connection to libvirt was given up".to_owned())
         })?;
         Ok(ticket)
+    }
+
+    /// Takes in that a call is late, and gives the connection up if too many are.
+    fn note_late(&self, ticket: &Ticket, shared: &Shared) {
+        if self.count_late(ticket) >= MAX_LATE {
+            self.give_up();
+            shared.alarm.ring();
+        }
     }
 
     /// Number of calls that are late now, with this one.
@@ -445,5 +495,48 @@ impl Hub {
 
     fn send(&self, event: GuestEvent) {
         lock(&self.receivers).retain(|receiver| receiver.send(event).is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Once calls that hung kept all threads for good if their callers waited less than they might.
+    #[tokio::test]
+    async fn calls_whose_callers_have_gone_are_late_at_their_deadline() {
+        let (jobs, _queue) = mpsc::channel();
+        let session = Arc::new(Session { jobs, lost: Arc::default(), late: Arc::default() });
+        let shared = Arc::new(Shared {
+            purpose: "asking",
+            uri: String::new(),
+            hub: Hub::default(),
+            alarm: Alarm::default(),
+            stop: AtomicBool::new(false),
+        });
+        let abandon = |is_taken: bool, has_ended: bool, late: Option<Instant>| {
+            drop(Abandoned {
+                session: Arc::downgrade(&session),
+                shared: shared.clone(),
+                taken: Arc::new(AtomicBool::new(is_taken)),
+                ticket: Ticket(Arc::new(AtomicBool::new(has_ended))),
+                late,
+            });
+        };
+        let a_moment = || tokio::time::sleep(Duration::from_millis(20));
+        let now = Instant::now();
+        abandon(true, false, None);
+        abandon(false, false, Some(now));
+        abandon(true, true, Some(now));
+        abandon(true, false, Some(now + Duration::from_secs(3600)));
+        for _ in 1..MAX_LATE {
+            abandon(true, false, Some(now));
+        }
+        a_moment().await;
+        assert_eq!(session.late.load(Ordering::SeqCst), MAX_LATE - 1);
+        assert!(!session.is_lost());
+        abandon(true, false, Some(now));
+        a_moment().await;
+        assert!(session.is_lost() && *lock(&shared.alarm.rung));
     }
 }

@@ -81,8 +81,8 @@ pub trait BlockDevices: Send + Sync {
     /// Also while somebody has it open, or a file system on it mounted: it stays.
     async fn unmap(&self, volume: &VolumeId, job: &JobId) -> Result<(), BlockDeviceError>;
 
-    /// Unmaps all that this process has mapped, for whichever jobs. What cannot be unmapped keeps
-    /// none of the others.
+    /// Unmaps all that this process has mapped, for whichever jobs, and logs each when it begins
+    /// and ends. What cannot be unmapped keeps none of the others.
     async fn unmap_all(&self) -> Vec<Unmapped>;
 
     /// Unmaps what processes of this kind have mapped that are no more. What cannot be unmapped

@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pvc_model::job::JobId;
 use pvc_model::storage::VolumeId;
+use pvc_model::with_causes;
 use pvc_ports::{
     BlockDeviceError, BlockDevices, Command, Exec, ExecError, MeasuredPlace, Output, Storage,
     Unmapped, aside, device_path,
@@ -31,7 +32,8 @@ const DETACHED: Duration = Duration::from_secs(2);
 const EXPORT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Number of volumes that are unmapped at once when all are.
+/// Number of volumes that are unmapped at once when all are. As many that hang keep the others from
+/// their turn: a worker runs two scripts at a time, which map a few volumes each.
 const UNMAPPED_AT_ONCE: usize = 16;
 
 /// Names of files in the directory of a device: the volume, the number of the daemon that exports
@@ -351,7 +353,17 @@ impl LinuxBlockDevices {
         let mut device = slot.lock().await;
         let Some(mapped) = &mut *device else { return (volume, None) };
         mapped.jobs.clear();
+        // Said here, for whoever waits for all may end before they have.
+        tracing::info!(%volume, "unmapping a volume that a script has left");
         let detached = self.detach(&volume, &mapped.directory).await;
+        match &detached {
+            Ok(()) => tracing::info!(%volume, "a volume was unmapped that a script had left"),
+            Err(error) => {
+                let error = with_causes(error);
+                tracing::warn!(%volume, error, "a volume that a script had mapped could not be \
+                                                unmapped");
+            }
+        }
         if detached.is_ok() {
             *device = None;
         }

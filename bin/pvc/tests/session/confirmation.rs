@@ -308,7 +308,8 @@ fn a_cluster_is_restored_only_from_a_backup() {
     std::fs::write(&file, r#"{"/": "", "/schema/version": "15", "/nodes/hv1": ""}"#).unwrap();
     let unconfirmed = user.run(&["-q", "cluster", "restore", "-f", path]);
     assert_eq!(code(&unconfirmed), 1);
-    assert_eq!(changes(&stub), [""; 0]);
+    let lines = stub.lines();
+    assert!(lines.iter().all(|line| line.starts_with("GET")), "sent in vain: {lines:?}");
     assert_eq!(code(&user.run(&["-q", "cluster", "restore", "-f", path, "-y"])), 0);
     assert_eq!(changes(&stub), ["POST /restore?yes-i-really-mean-it=yes"]);
 }

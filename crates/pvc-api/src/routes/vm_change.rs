@@ -183,7 +183,8 @@ fn left_on_nodes(removed: &vm::Removed) -> String {
         (true, true) => "Its TPM and its UEFI variables stay",
     };
     format!(
-        " {what} on the nodes where it has run: \"UEFI's variables and the TPM\" in the manual."
+        " {what} on nodes where it has run, if it has: \"UEFI's variables and the TPM\" in the \
+         manual."
     )
 }
 

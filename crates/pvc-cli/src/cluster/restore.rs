@@ -90,6 +90,8 @@ impl Restore {
         );
         let restoration =
             Restoration { really: "yes".to_owned(), force: Added(self.force), cluster_data: text };
+        // A backup is large, and is sent in vain where nobody can be asked.
+        confirm::check_can_type(pvc, self.yes)?;
         // What the API would refuse nobody is asked about.
         if !pvc.unasked(self.yes.yes) {
             pvc.client()?.dry_run(PostRestore, [], &restoration)?;

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! Where guests share a volume (`<shareable/>`), the lock goes from one to the other as they write:
-//! one of a partner that may live is left alone, and in nobody's way.
+//! one of a partner that may live is left alone, and in nobody's way. On one node its guests tell
+//! who shares: one that runs without `<shareable/>` is in the way of all others.
 //!
 //! A guest that is given a volume while it runs meets its locks as its start would. Nobody breaks
 //! any then: its own node does at the next start.
@@ -76,6 +77,8 @@ pub struct GuestsHere {
     pub own: bool,
     /// The names of the others that use the volume.
     pub users: Vec<String>,
+    /// The name of one of these whose guest runs without `<shareable/>` for the volume.
+    pub alone: Option<String>,
 }
 
 /// Decision on a lock.
@@ -362,14 +365,18 @@ fn held_elsewhere(cluster: &Cluster, address: &str) -> Kept {
 }
 
 fn own_lock(used: Use<'_>, guests: &GuestsHere) -> Verdict {
-    match guests.users.first() {
-        _ if guests.own => Verdict::InUse,
-        None => Verdict::Break,
-        Some(user) if used.access == Access::Alone => {
-            Verdict::Keep(Kept::UsedBy { volume: used.volume.clone(), vm: user.clone() })
-        }
-        Some(_) => Verdict::Shared,
+    if guests.own {
+        return Verdict::InUse;
     }
+    let Some(user) = guests.users.first() else { return Verdict::Break };
+    let in_its_way = match used.access {
+        Access::Alone => Some(user),
+        Access::Shared => guests.alone.as_ref(),
+        Access::Listed => None,
+    };
+    in_its_way.map_or(Verdict::Shared, |user| {
+        Verdict::Keep(Kept::UsedBy { volume: used.volume.clone(), vm: user.clone() })
+    })
 }
 
 /// Whether a lock held from `address` on a volume of `vm` is one of `victim`, or of another node
@@ -443,9 +450,14 @@ mod tests {
     #[test]
     fn a_node_breaks_locks_of_its_own_that_no_guest_has() {
         let guests = |own: bool, users: &[&str]| {
-            Some(GuestsHere { own, users: users.iter().map(|user| (*user).to_owned()).collect() })
+            let users = users.iter().map(|user| (*user).to_owned()).collect();
+            Some(GuestsHere { own, users, alone: None })
         };
         let used = |by: &str| Verdict::Keep(Kept::UsedBy { volume: volume(), vm: by.to_owned() });
+        let with_alone = |own: bool| {
+            let alone = Some("db2".to_owned());
+            guests(own, &["db1", "db2"]).map(|guests| GuestsHere { alone, ..guests })
+        };
         for (address, shared, guests, expected) in [
             (HERE, false, None, Verdict::AskGuests),
             (HERE, false, guests(false, &[]), Verdict::Break),
@@ -453,6 +465,9 @@ mod tests {
             (HERE, false, guests(true, &["web1", "db1"]), Verdict::InUse),
             (HERE, false, guests(false, &["db1"]), used("db1")),
             (HERE, true, guests(false, &["db1"]), Verdict::Shared),
+            (HERE, true, with_alone(false), used("db2")),
+            (HERE, true, with_alone(true), Verdict::InUse),
+            (HERE, false, with_alone(false), used("db1")),
             (HERE, true, guests(false, &[]), Verdict::Break),
             // Whose a lock is decides first: of another's, the guests here tell nothing.
             (THERE, false, None, Verdict::Keep(Kept::HeldBy("hv2".into()))),
@@ -684,7 +699,8 @@ mod tests {
             let vm = VmRecord { node, ..vm(VmState::Stop, false) };
             let users: Vec<String> = users.iter().map(|user| (*user).to_owned()).collect();
             let case = format!("{address} by {here} for {on}, hv2 {hv2:?}, {users:?}");
-            let (guests, here) = (GuestsHere { own: false, users }, NodeName::new(here));
+            let guests = GuestsHere { users, ..GuestsHere::default() };
+            let here = NodeName::new(here);
             let by = Breaker::Operator { vm: &vm, volume: &volume(), here: &here, guests: &guests };
             let [hv1, other] = two();
             let cluster = cluster([hv1, NodeRecord { daemon_state: hv2, ..other }]);
@@ -806,10 +822,11 @@ mod tests {
         use DaemonState::{Dead, Fenced, Run};
         let (volume, here) = (volume(), NodeName::new("hv1"));
         let users = |users: &[&str]| GuestsHere {
-            own: false,
             users: users.iter().map(|user| (*user).to_owned()).collect(),
+            ..GuestsHere::default()
         };
-        let asked = [None, Some(users(&[])), Some(users(&["vm2"]))];
+        let alone = GuestsHere { alone: Some("vm2".to_owned()), ..users(&["vm2"]) };
+        let asked = [None, Some(users(&[])), Some(users(&["vm2"])), Some(alone)];
         let mut seen = Vec::new();
         for (own, others, runs, hv2) in [
             (true, true, true, Run),

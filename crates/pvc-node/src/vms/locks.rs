@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use pvc_domain::summary;
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::storage::VolumeId;
@@ -131,21 +132,22 @@ impl Guests {
 
     /// Guests here that a lock on the volume of a VM depends on.
     fn of(&self, vm: Uuid, volume: &VolumeId) -> GuestsHere {
-        GuestsHere { own: self.guests.contains_key(&vm), users: self.users(volume) }
-    }
-
-    /// The names of those that use the volume.
-    fn users(&self, volume: &VolumeId) -> Vec<String> {
-        let uses = |xml: &str| match pvc_domain::summary(xml) {
-            Ok(domain) => domain.volumes().contains(volume),
-            // What cannot be read is searched: better a lock too many than a guest without its
-            // disk.
-            Err(_) => xml.contains(&volume.to_string()),
-        };
-        let users = self
-            .guests
-            .iter()
-            .filter(|(uuid, _)| self.live.get(*uuid).is_some_and(|xml| uses(xml)));
-        users.map(|(_, guest)| guest.name.clone()).collect()
+        let mut here = GuestsHere { own: self.guests.contains_key(&vm), ..GuestsHere::default() };
+        for (uuid, guest) in &self.guests {
+            let (uses, shares) = match self.live.get(uuid).map(|xml| (xml, summary(xml))) {
+                Some((_, Ok(domain))) => (domain.volumes().contains(volume), domain.shares(volume)),
+                // What cannot be read is searched: better a lock too many than a guest without its
+                // disk.
+                Some((xml, Err(_))) => (xml.contains(&volume.to_string()), false),
+                None => (false, false),
+            };
+            if uses {
+                here.users.push(guest.name.clone());
+            }
+            if uses && !shares && *uuid != vm {
+                here.alone.get_or_insert_with(|| guest.name.clone());
+            }
+        }
+        here
     }
 }

@@ -86,6 +86,13 @@ pub(crate) enum DeviceError {
     UsedHere { volume: VolumeId, vm: String, node: NodeName },
     #[error("volume `{volume}` is locked from {address}{}", at_node(node.as_ref()))]
     Locked { volume: VolumeId, address: String, node: Option<NodeName> },
+    #[error(
+        "volume `{volume}` is locked from {address}, which may be freed in a moment: a dead node's \
+         VMs are being recovered"
+    )]
+    BeingFreed { volume: VolumeId, address: String },
+    #[error(transparent)]
+    Unread(#[from] UnreadGuest),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("the device cannot be used: {0}")]
@@ -109,7 +116,10 @@ impl Refusal for DeviceError {
             | DeviceError::Locked { .. }
             | DeviceError::Moving { .. } => RefusalKind::Conflict,
             DeviceError::BadDevice(_) | DeviceError::Edit(_) => RefusalKind::Invalid,
-            DeviceError::Elsewhere { .. } | DeviceError::Store(_) => RefusalKind::Unavailable,
+            DeviceError::Elsewhere { .. }
+            | DeviceError::BeingFreed { .. }
+            | DeviceError::Unread(_)
+            | DeviceError::Store(_) => RefusalKind::Unavailable,
             // Asked before the hypervisor is.
             DeviceError::Storage(_) => RefusalKind::Conflict,
             DeviceError::Hypervisor(error) => match error {
@@ -127,6 +137,7 @@ impl Refusal for DeviceError {
             DeviceError::Locked { .. } => {
                 Some("end what has the volume open there, and attach it then".to_owned())
             }
+            DeviceError::BeingFreed { .. } => Some("attach it again in a moment".to_owned()),
             _ => None,
         }
     }
@@ -140,6 +151,14 @@ impl DeviceError {
             DeviceError::Disk(_) | DeviceError::UsedHere { .. } | DeviceError::Locked { .. }
         )
     }
+}
+
+/// A guest of this node of which the hypervisor does not say which volumes it uses.
+#[derive(Debug, thiserror::Error)]
+#[error("guest `{guest}` of this node cannot be asked which volumes it uses")]
+pub(crate) struct UnreadGuest {
+    guest: String,
+    source: HypervisorError,
 }
 
 fn at_node(node: Option<&NodeName>) -> String {
@@ -359,8 +378,7 @@ async fn check_locks(
                     Some(others) => others,
                     None => {
                         let guests = tools.hypervisor.guests().await?;
-                        let users = other_users(context, &guests, vm, volume).await?;
-                        others.insert(GuestsHere { own: false, users })
+                        others.insert(other_users(context, &guests, vm, volume).await?)
                     }
                 };
                 judge(Some(others))
@@ -370,6 +388,10 @@ async fn check_locks(
         match verdict {
             Verdict::Keep(Kept::UsedBy { volume, vm }) => {
                 return Err(DeviceError::UsedHere { volume, vm, node: here.clone() });
+            }
+            Verdict::Keep(Kept::BeingFreed) => {
+                let (volume, address) = (volume.clone(), lock.address);
+                return Err(DeviceError::BeingFreed { volume, address });
             }
             Verdict::Keep(_) => {
                 let node = node_at(view, &lock.address).map(|node| node.name.clone());
@@ -382,34 +404,40 @@ async fn check_locks(
     Ok(())
 }
 
-/// The names of the guests here but that of `vm` which use the volume: by the XML that they run
-/// with, for records may be of tomorrow.
+/// The guests here but that of `vm` which use the volume: by the XML that they run with, for records
+/// may be of tomorrow.
 pub(super) async fn other_users(
     context: &Context,
     guests: &BTreeMap<Uuid, Guest>,
     vm: Uuid,
     volume: &VolumeId,
-) -> Result<Vec<String>, HypervisorError> {
-    let mut users = Vec::new();
+) -> Result<GuestsHere, UnreadGuest> {
+    let mut here = GuestsHere::default();
     for (uuid, guest) in guests {
         if *uuid == vm {
             continue;
         }
-        match context.tools.hypervisor.live_xml(*uuid).await {
-            Ok(live) if uses(&live, volume) => users.push(guest.name.clone()),
-            Ok(_) | Err(HypervisorError::NoGuest { .. }) => {}
-            Err(error) => return Err(error),
+        let (uses, shares) = match context.tools.hypervisor.live_xml(*uuid).await {
+            Ok(live) => use_of(&live, volume),
+            Err(HypervisorError::NoGuest { .. }) => continue,
+            Err(source) => return Err(UnreadGuest { guest: guest.name.clone(), source }),
+        };
+        if uses {
+            here.users.push(guest.name.clone());
+        }
+        if uses && !shares {
+            here.alone.get_or_insert_with(|| guest.name.clone());
         }
     }
-    Ok(users)
+    Ok(here)
 }
 
-/// Whether the guest with this XML uses the volume.
-fn uses(live: &str, volume: &VolumeId) -> bool {
+/// Whether the guest with this XML uses the volume, and whether it shares it.
+fn use_of(live: &str, volume: &VolumeId) -> (bool, bool) {
     match pvc_domain::summary(live) {
-        Ok(domain) => domain.named_volumes().any(|used| used == volume),
+        Ok(domain) => (domain.named_volumes().any(|used| used == volume), domain.shares(volume)),
         // What cannot be read is searched.
-        Err(_) => live.contains(&volume.to_string()),
+        Err(_) => (live.contains(&volume.to_string()), false),
     }
 }
 
@@ -430,7 +458,20 @@ async fn volumes(context: &Context, device: &str) -> Result<Volumes, DeviceError
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind::{read, written};
+    use crate::kind::{failure, read, written};
+
+    #[test]
+    fn a_guest_that_cannot_be_asked_is_named() {
+        let source = HypervisorError::TimedOut { seconds: 10 };
+        let unread = UnreadGuest { guest: "db1".to_owned(), source };
+        let failure = failure(&DeviceError::from(unread));
+        assert_eq!(
+            failure.why,
+            "guest `db1` of this node cannot be asked which volumes it uses: the hypervisor did \
+             not answer within 10 s"
+        );
+        assert_eq!(failure.kind, RefusalKind::Unavailable);
+    }
 
     #[test]
     fn steps_and_facts_of_the_versions_before_are_read() {

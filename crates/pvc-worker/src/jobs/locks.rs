@@ -16,7 +16,7 @@ use pvc_ports::{Guest, HypervisorError, StorageError, VolumeLock};
 use pvc_store::StoreError;
 use serde::{Deserialize, Serialize};
 
-use super::device::other_users;
+use super::device::{UnreadGuest, other_users};
 use super::{find, name, text};
 use crate::context::Context;
 use crate::kind::Kind;
@@ -78,6 +78,8 @@ pub(crate) enum FlushError {
     Storage(#[from] StorageError),
     #[error(transparent)]
     Hypervisor(#[from] HypervisorError),
+    #[error(transparent)]
+    Unread(#[from] UnreadGuest),
 }
 
 impl Refusal for FlushError {
@@ -216,8 +218,8 @@ impl Seen {
         context: &Context,
         volume: &VolumeId,
     ) -> Result<GuestsHere, FlushError> {
-        let users = other_users(context, &self.guests, self.vm.uuid, volume).await?;
-        Ok(GuestsHere { own: self.runs_on().is_some(), users })
+        let others = other_users(context, &self.guests, self.vm.uuid, volume).await?;
+        Ok(GuestsHere { own: self.runs_on().is_some(), ..others })
     }
 
     fn may_flush(&self, moment: Moment) -> Result<(), FlushRefusal> {

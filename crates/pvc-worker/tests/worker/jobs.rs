@@ -12,7 +12,7 @@ use pvc_model::job::{
     JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
     being_renamed_to,
 };
-use pvc_model::node::{DaemonNote, DaemonState};
+use pvc_model::node::{DaemonNote, DaemonState, DomainState};
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::transfer::Transferred;
 use pvc_model::vm::VmState;
@@ -444,19 +444,45 @@ async fn a_shared_volume_is_attached_beside_the_lock_of_a_partner_and_of_nobody_
     }
 }
 
+/// Nobody has to end anything for it.
+#[tokio::test(start_paused = true)]
+async fn a_volume_whose_lock_may_be_freed_by_a_fence_is_attached_in_a_moment() {
+    let world = World::with_vm(VmState::Start).await;
+    world.hypervisor.insert(UUID, "web1");
+    world.storage.insert("vms/db1_sda");
+    world.add_node("hv2", "10.0.0.9").await;
+    for change in
+        [NodeChange::Daemon(DaemonState::Fenced), NodeChange::Domain(DomainState::FenceFlush)]
+    {
+        world.change(Change::Node("hv2".into(), change)).await;
+    }
+    world.storage.lock("vms/db1_sda", "10.0.0.9");
+    let xml = disk_of_db1("");
+    let id = world.submit(1, JobWork::AttachDevice { vm: by_name("web1"), xml }).await;
+    let end = world.end_of(&id).await;
+    let why = "volume `vms/db1_sda` is locked from 10.0.0.9, which may be freed in a moment: a dead \
+               node's VMs are being recovered";
+    assert_eq!((end.state, end.status.as_str()), (JobState::Failed, why));
+}
+
 /// No record says that it has the volume: it was given to it while it ran.
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_another_guest_of_the_node_needs_alone_is_not_attached() {
     let in_use = "volume `vms/db1_sda` is in use by the guest of VM `db1` on node `hv1`";
-    for (runs, more, expected) in
-        [(true, "", Some(in_use)), (true, "<shareable/>", None), (false, "", None)]
-    {
+    let shareable = "<shareable/>";
+    for (of_db1, more, expected) in [
+        (Some(""), "", Some(in_use)),
+        (Some(""), shareable, Some(in_use)),
+        (Some(shareable), "", Some(in_use)),
+        (Some(shareable), shareable, None),
+        (None, "", None),
+    ] {
         let world = World::with_vm(VmState::Start).await;
         world.hypervisor.insert(UUID, "web1");
         world.storage.insert("vms/db1_sda");
         world.add_node("hv1", "10.0.0.1").await;
-        if runs {
-            let db1 = db1_with_its_own("");
+        if let Some(of_db1) = of_db1 {
+            let db1 = db1_with_its_own(of_db1);
             world.hypervisor.start(db1.uuid, &db1.xml).await.expect("it can be started");
         }
         world.storage.lock("vms/db1_sda", "10.0.0.1");
@@ -464,7 +490,9 @@ async fn a_volume_that_another_guest_of_the_node_needs_alone_is_not_attached() {
         let id = world.submit(1, JobWork::AttachDevice { vm: by_name("web1"), xml }).await;
         let end = world.end_of(&id).await;
         match expected {
-            None => assert_eq!(end.state, JobState::Succeeded, "{runs} {more}: {}", end.status),
+            None => {
+                assert_eq!(end.state, JobState::Succeeded, "{of_db1:?} {more}: {}", end.status);
+            }
             Some(why) => assert_eq!((end.state, end.status.as_str()), (JobState::Failed, why)),
         }
     }

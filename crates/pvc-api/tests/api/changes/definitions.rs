@@ -205,8 +205,8 @@ async fn a_vm_is_removed() {
         removed["message"],
         format!(
             "VM `web` was removed with its volume. Until {until} it can be restored: `pvc storage \
-             trash restore vms {id}`. {definition} Its TPM stays on the nodes where it has run: \
-             \"UEFI's variables and the TPM\" in the manual."
+             trash restore vms {id}`. {definition} Its TPM stays on nodes where it has run, if \
+             it has: \"UEFI's variables and the TPM\" in the manual."
         )
     );
 }
