@@ -208,7 +208,13 @@ fn what_another_fencer_left_half_done_is_taken_up() {
             }),
             ..node("hv5", DaemonState::Fenced)
         },
+        node("hv6", DaemonState::Stop),
     ]);
+    // One that lives, and has stopped since.
+    for state in [DaemonState::Run, DaemonState::Stop] {
+        fencer.edit("hv6", |node| node.daemon_state = state.clone());
+        fencer.look(true);
+    }
     assert_eq!(fencer.after(29), [], "only after it has seen the silence itself");
     fencer.after(1);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower), "with saving throws of its own");
