@@ -44,8 +44,8 @@ pub async fn watch_for_removal(
 }
 
 /// Removes the record of a node with all that belongs to it, and returns what else named it. VMs
-/// forget that they were to return there, faults about it are taken back but for that of its fence, and
-/// tasks of it that were cancelled end.
+/// forget that they were to return there, faults about it are taken back but for that of its fence,
+/// and tasks of it that were cancelled end.
 ///
 /// # Errors
 /// Refused if the node may be there, has shown a sign of life since it is
