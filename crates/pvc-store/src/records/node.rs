@@ -276,6 +276,10 @@ impl std::fmt::Debug for Ipmi {
 
 pub(crate) fn add(draft: &mut Draft<'_>, node: &NewNode) {
     draft.ensure(ROOT);
+    // Written in the moment in which an earlier record of this name was removed.
+    for path in [working_on(node.name.as_str()), daemon_note::path(node.name.as_str())] {
+        draft.delete(&path);
+    }
     draft.put(root(&node.name), node.role.as_str().to_owned());
     for (name, default) in KEYS {
         draft.put(key(&node.name, name), *default);

@@ -389,6 +389,9 @@ async fn a_node_goes_with_all_that_is_recorded_of_it_and_is_a_new_one_when_it_co
     assert!(world.store.stamp(&hv2, 7).await.is_err(), "a stamp brings no record back");
     assert_eq!(keys_with(&world, "hv2").await, BTreeSet::new());
 
+    // As by one that decided to write it before, and wrote it after.
+    write_raw(&world, "/pvcrs/working_on/hv2", UUID.to_string().as_bytes()).await;
+    world.store.fresh().await.expect("readable");
     change(&world.store, |changes| _ = changes.push(Change::AddNode(Box::new(new_node("hv2")))))
         .await;
     let view = world.other.fresh().await.expect("readable");
