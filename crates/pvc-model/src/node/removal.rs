@@ -517,7 +517,7 @@ mod tests {
 
     #[test]
     fn a_node_that_a_fencer_has_switched_on_or_is_about_to_is_waited_for() {
-        let with = |power, stamp, ago| {
+        let with = |power, stamp: Option<i32>, ago: u64| {
             let proven_at = Some((NOW - ago) as i64);
             let fence = FenceNote { power, proven_at, stamp, ..FenceNote::default() };
             cluster(NodeRecord { fence: Some(fence), ..gone(DaemonState::Fenced) })
