@@ -440,6 +440,17 @@ pub struct FenceNote {
     pub power: PowerAfter,
 }
 
+impl FenceNote {
+    /// The note as it stays when the node's record is removed: one of an earlier life to whoever
+    /// has the node's name next, whose stamps begin at 0.
+    pub fn of_removed(self) -> FenceNote {
+        FenceNote { stamp: Some(NO_STAMP), ..self }
+    }
+}
+
+/// Number that no stamp has.
+const NO_STAMP: i32 = -1;
+
 /// State of the power after the fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PowerAfter {

@@ -132,7 +132,8 @@ pub(crate) async fn beat(shared: Arc<Shared>, shutdown: CancellationToken) {
 /// Reports after each stamp, until `shutdown`.
 pub(crate) async fn report(shared: Arc<Shared>, shutdown: CancellationToken) {
     let mut stamps = shared.stamps.subscribe();
-    let mut reporter = Reporter { shared: shared.clone(), sample: None, fenced_at: None };
+    let mut reporter =
+        Reporter { shared: shared.clone(), sample: None, fenced_at: None, gone_at: None };
     let limit = shared.settings.keepalive_interval.max(Duration::from_secs(5));
     loop {
         let written = tokio::select! {
@@ -155,6 +156,9 @@ struct Reporter {
     /// Others proved this node dead: how many passes over its guests there had been when that was
     /// seen.
     fenced_at: Option<u64>,
+    /// The record of this node was found gone, which is the end of one that was proven dead: the
+    /// same of that.
+    gone_at: Option<u64>,
 }
 
 impl Reporter {
@@ -192,10 +196,11 @@ impl Reporter {
         self.log(took, figures.as_ref());
     }
 
-    async fn register_again(&self, view: &Cluster) {
+    async fn register_again(&mut self, view: &Cluster) {
         if view.config.schema.is_none() {
             return; // There is no cluster; the keepalive says so in the log.
         }
+        self.gone_at = Some(self.shared.guests.borrow().passes);
         tracing::warn!(
             "the cluster's record of this node is gone, or says nothing of its daemon; it is made \
              again"
@@ -282,7 +287,7 @@ impl Reporter {
         let guests = shared.guests.borrow().clone();
         let was_fenced = shared.record().is_some_and(|record| record.is_given_up());
         self.fenced_at = was_fenced.then(|| *self.fenced_at.get_or_insert(guests.passes));
-        let fenced_at = self.fenced_at;
+        let (fenced_at, gone_at) = (self.fenced_at, self.gone_at);
         let name = shared.name();
         let decide = |cluster: &Cluster| {
             let mut changes = Changes::new();
@@ -298,7 +303,11 @@ impl Reporter {
                     DaemonState::Dead => {
                         !guests.known.keys().any(|vm| is_foreign(cluster, name, *vm))
                     }
-                    _ => guests.passes >= 1 && guests.foreign == 0,
+                    // As after a fence, which its record may have told of.
+                    _ => {
+                        let enough = gone_at.map_or(1, |at| at + 2);
+                        guests.passes >= enough && guests.foreign == 0
+                    }
                 };
             let says_so = matches!(record.daemon_state, DaemonState::Run | DaemonState::Shutdown);
             if !says_so && knows_its_guests {

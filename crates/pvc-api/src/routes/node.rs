@@ -207,16 +207,27 @@ async fn take_word(api: &ApiState, word: OffWord) -> Result<()> {
     api.carry_out(confirm).await
 }
 
-/// Removes the node, and logs who has asked for it.
+/// Removes the node, and logs who asks for it.
 async fn delete_node_node(ask: Ask<DeleteNodeNode>) -> Result<Answer<DeleteNodeNode>> {
     let ([name], api) = (ask.at, ask.api);
     let who = ask.caller.description.to_string();
+    if !ask.mode.is_dry() {
+        // Before: what becomes of it may stay unknown.
+        tracing::warn!(node = shown(&name), caller = who, "the removal of a node is asked for");
+    }
     let asked = api.settings().node.clone();
     let coordinators = api.settings().coordinators.clone();
-    let found = remove(&api, Removal { node: name.clone(), asked, coordinators }).await?;
+    let removed = remove(&api, Removal { node: name.clone(), asked, coordinators }).await;
     if !ask.mode.is_dry() {
-        tracing::warn!(node = shown(&name), caller = who, "a node was removed from the cluster");
+        match &removed {
+            Ok(_) => tracing::warn!(node = shown(&name), "the node was removed from the cluster"),
+            Err(_) => tracing::warn!(
+                node = shown(&name),
+                "the node was not removed, or that is not known"
+            ),
+        }
     }
+    let found = removed?;
     Ok(ask.mode.done(format!("node `{name}` is removed{}", beside(&found))))
 }
 
@@ -239,11 +250,18 @@ async fn remove(api: &ApiState, removal: Removal) -> Result<References> {
 fn beside(found: &References) -> String {
     let homes: Vec<String> = found.homes.iter().map(|(_, name)| name.clone()).collect();
     let jobs: Vec<String> = found.jobs.iter().map(ToString::to_string).collect();
+    let kept: Vec<String> = found.kept.iter().cloned().collect();
+    let legacy: Vec<String> = found.legacy.iter().map(ToString::to_string).collect();
     let parts = [
         ("VMs that no longer return there", &homes),
         ("faults deleted", &found.faults),
+        (
+            "fault that stays until a machine of that name is well (`pvc cluster fault delete`)",
+            &kept,
+        ),
         ("tasks ended as failed", &jobs),
         ("VMs that stay limited to it (`pvc vm meta --limit`)", &found.limited),
+        ("nodes of PVC 1.0.3, whose daemons are to be restarted", &legacy),
     ];
     let named = parts.into_iter().filter(|(_, names)| !names.is_empty());
     named.map(|(what, names)| format!("; {what}: {}", list(names))).collect()

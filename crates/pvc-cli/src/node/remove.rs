@@ -13,10 +13,10 @@ use crate::outcome::Outcome;
 /// of the configuration of every node first. The command says what is in the way, and
 /// what to do about it. The node is watched for 15 seconds; a sign of life refuses.
 ///
-/// VMs no longer return to it, and faults about it are deleted. Limits of VMs to it
-/// stay, and are named. If its daemon is started once more it makes the record anew, as
-/// that of a new node: erase its disk, and take its name out of `all_nodes` on the
-/// others.
+/// VMs no longer return to it, and faults about it are deleted, but for that of its
+/// fence. Limits of VMs to it stay, and are named. If its daemon is started once more it
+/// makes the record anew, as that of a new node: erase its disk. Where the packet filter
+/// is on, others let it in no more once its name is out of their `all_nodes`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -9,13 +9,14 @@
 use std::collections::BTreeSet;
 
 use crate::cluster::Cluster;
-use crate::fault::fault_id;
-use crate::fence::{Sign, sign_of_life};
+use crate::fault::{NODE_FENCED, fault_id};
+use crate::fence::{BOOTS_WITHIN, PowerAfter, Sign, sign_of_life};
 use crate::hold::{Purpose, VolumeHold};
 use crate::job::course::Failure;
-use crate::job::{Job, JobId, may_take};
+use crate::job::{Job, JobId, JobWork, may_take};
 use crate::node::{DaemonState, DomainState, NodeRecord};
 use crate::refusal::Kind;
+use crate::request::moving_state;
 use crate::storage::VolumeId;
 use crate::vm::VmRecord;
 use crate::vm::moving::{has_guest, is_moving};
@@ -40,6 +41,8 @@ pub struct Removal<'a> {
     pub coordinators: &'a BTreeSet<NodeName>,
     /// Whether the daemon of the node that is to go has a session with the store.
     pub is_announced: bool,
+    /// Seconds since the epoch.
+    pub now: u64,
 }
 
 /// Reason for which a node is not removed.
@@ -49,6 +52,10 @@ pub enum NotRemoved {
     State { node: NodeName, state: DaemonState },
     #[error("the VMs of node `{node}` are being given to others")]
     BeingRecovered { node: NodeName },
+    #[error("the server of node `{node}`, which was fenced, is about to be switched on again")]
+    PowerDue { node: NodeName },
+    #[error("the server of node `{node}` was switched on after its fence, and may be booting")]
+    Boots { node: NodeName },
     #[error("node `{node}` shows a sign of life: {sign}")]
     Lives { node: NodeName, sign: Sign },
     #[error("node `{node}` has the primary role, or is to have it")]
@@ -56,7 +63,7 @@ pub enum NotRemoved {
     #[error("node `{node}` is one of `coordinator_nodes` in the configuration of node `{asked}`")]
     Coordinator { node: NodeName, asked: NodeName },
     #[error("VMs are assigned to node `{node}`: {}", named(vms))]
-    Vms { node: NodeName, vms: Vec<String> },
+    Vms { node: NodeName, vms: Vec<String>, first: Assigned },
     #[error("VMs may run on node `{node}`: {}", named(vms))]
     Guests { node: NodeName, vms: Vec<String> },
     #[error("VMs that have node `{node}` as their home are being moved: {}", named(vms))]
@@ -65,8 +72,21 @@ pub enum NotRemoved {
     Osds { node: NodeName, osds: Vec<String> },
     #[error("task `{job}` is one of node `{node}`, and has not ended")]
     Task { node: NodeName, job: JobId },
+    #[error("task `{job}` may have made OSDs on node `{node}` that are not recorded")]
+    HalfDone { node: NodeName, job: JobId },
     #[error("volume `{volume}` may still be mapped on node `{node}`")]
     Mapped { node: NodeName, volume: VolumeId },
+}
+
+/// State of a VM that is assigned to a node which is to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Assigned {
+    /// It is not to run: its record alone says where it is.
+    IsOff,
+    /// It is to run, and the node's daemon has stopped: its guest may be there.
+    MayRun,
+    /// It is to run, and nobody has freed its locks since the node was proven dead.
+    IsLocked,
 }
 
 impl NotRemoved {
@@ -76,7 +96,9 @@ impl NotRemoved {
             NotRemoved::State { node, state } => match state {
                 DaemonState::Run => format!(
                     "`pvc node flush {node} --wait` moves its VMs away; then, on it, `systemctl \
-                     disable --now pvc.target`"
+                     disable --now pvc.target`; if its server is dead and nobody finds out, end \
+                     the maintenance, or with `fence_intervals: 0` say `pvc node confirm-off \
+                     {node}`"
                 ),
                 DaemonState::Dead => format!(
                     "if you have seen that its server is without power, `pvc node confirm-off \
@@ -90,6 +112,11 @@ impl NotRemoved {
             NotRemoved::BeingRecovered { node } => {
                 format!("wait for that; `pvc node info {node}` shows what became of its VMs")
             }
+            NotRemoved::PowerDue { node } | NotRemoved::Boots { node } => format!(
+                "wait until it is there, or {} minutes after its fence; `pvc node info {node}` \
+                 shows that; a server without a power cable does not come back",
+                BOOTS_WITHIN.as_secs() / 60
+            ),
             NotRemoved::Lives { node, sign: Sign::Answers } => format!(
                 "on node `{node}`, `systemctl disable --now pvc.target`; then ask the API of \
                  another node"
@@ -107,10 +134,20 @@ impl NotRemoved {
                  there: the manual has the order in \"Another coordinator\""
                     .to_owned()
             }
-            NotRemoved::Vms { vms, .. } => format!(
-                "`pvc vm move {} --target NODE` gives one to another node, also if it is off",
-                first(vms)
+            NotRemoved::Vms { vms, first: Assigned::IsOff, .. } => {
+                format!("`pvc vm move {} --target NODE` gives it to another node", first(vms))
+            }
+            NotRemoved::Vms { node, first: Assigned::MayRun, .. } => format!(
+                "start `pvcnoded` there and empty it: `pvc node flush {node} --wait`; if its \
+                 server is off for good, `pvc node confirm-off {node}` says so"
             ),
+            NotRemoved::Vms { vms, first: Assigned::IsLocked, .. } => {
+                let vm = first(vms);
+                format!(
+                    "in this order: `pvc vm stop {vm}`, `pvc vm move {vm} --target NODE`, `pvc vm \
+                     flush-locks {vm}`, `pvc vm start {vm}`"
+                )
+            }
             NotRemoved::Guests { node, .. } => format!(
                 "start `pvcnoded` there and empty it: `pvc node flush {node} --wait`; if its \
                  server is off for good, `pvc node confirm-off {node}` says so"
@@ -126,6 +163,10 @@ impl NotRemoved {
             NotRemoved::Task { job, .. } => {
                 format!("`pvc task cancel {job}`: the removal ends it, as nobody else does")
             }
+            NotRemoved::HalfDone { node, .. } => format!(
+                "start `pvcworkerd` there: it takes back what the task has done; if its server is \
+                 off for good, `pvc node confirm-off {node}` says so"
+            ),
             NotRemoved::Mapped { node, .. } => format!(
                 "its worker lets go of it when it is there again; if the server is off for good, \
                  `pvc node confirm-off {node}` says so"
@@ -151,6 +192,11 @@ pub struct References {
     pub limited: Vec<String>,
     /// Faults about it, which nobody else would take back.
     pub faults: Vec<String>,
+    /// Fault of its fence, which stays: a machine of that name makes itself ready without it.
+    pub kept: Option<String>,
+    /// Other nodes that are there and whose daemons are those of PVC 1.0.3: what these make of a
+    /// record that goes is not known.
+    pub legacy: Vec<NodeName>,
     /// Tasks of it that were cancelled, and that nobody else would end.
     pub jobs: Vec<JobId>,
 }
@@ -184,10 +230,21 @@ impl Removal<'_> {
             (state, _) => return Err(NotRemoved::State { node, state: state.clone() }),
         }
         let Removal { cluster, before, asked, is_announced, .. } = *self;
-        match sign_of_life(cluster, self.node, before, asked, is_announced) {
-            Some(sign) => Err(NotRemoved::Lives { node, sign }),
-            None => Ok(()),
+        if let Some(sign) = sign_of_life(cluster, self.node, before, asked, is_announced) {
+            return Err(NotRemoved::Lives { node, sign });
         }
+        match self.power_after() {
+            Some(PowerAfter::Due) => Err(NotRemoved::PowerDue { node }),
+            Some(PowerAfter::SwitchedOn) => Err(NotRemoved::Boots { node }),
+            Some(PowerAfter::Untouched) | None => Ok(()),
+        }
+    }
+
+    /// The power after a fence that is so recent that the node may come up yet.
+    fn power_after(&self) -> Option<PowerAfter> {
+        let fence = self.node.present_fence().filter(|_| self.node.is_fenced())?;
+        let proven_at = u64::try_from(fence.proven_at?).ok()?;
+        (self.now.abs_diff(proven_at) < BOOTS_WITHIN.as_secs()).then_some(fence.power)
     }
 
     fn check_coordination(&self) -> Result<(), NotRemoved> {
@@ -203,9 +260,17 @@ impl Removal<'_> {
 
     fn check_vms(&self) -> Result<(), NotRemoved> {
         let node = &self.node.name;
-        let assigned = self.names_of(|vm| vm.is_assigned_to(node));
+        let is_off = |vm: &VmRecord| matches!(moving_state(&vm.state, false), Ok(None));
+        // Those that are to run first: they are more trouble.
+        let mut assigned = self.names_of(|vm| vm.is_assigned_to(node) && !is_off(vm));
+        let first = match (assigned.is_empty(), self.node.is_fenced()) {
+            (true, _) => Assigned::IsOff,
+            (false, true) => Assigned::IsLocked,
+            (false, false) => Assigned::MayRun,
+        };
+        assigned.extend(self.names_of(|vm| vm.is_assigned_to(node) && is_off(vm)));
         if !assigned.is_empty() {
-            return Err(NotRemoved::Vms { node: self.name(), vms: assigned });
+            return Err(NotRemoved::Vms { node: self.name(), vms: assigned, first });
         }
         let guests = self.guests();
         if !guests.is_empty() {
@@ -254,8 +319,12 @@ impl Removal<'_> {
     }
 
     fn check_jobs(&self) -> Result<(), NotRemoved> {
-        match self.own_jobs().find(|job| !is_left(job)) {
-            Some(job) => Err(NotRemoved::Task { node: self.name(), job: job.spec.id.clone() }),
+        if let Some(job) = self.own_jobs().find(|job| !is_left(job)) {
+            return Err(NotRemoved::Task { node: self.name(), job: job.spec.id.clone() });
+        }
+        let mut half_done = self.own_jobs().filter(|_| !self.node.is_fenced());
+        match half_done.find(|job| may_have_made_osds(job)) {
+            Some(job) => Err(NotRemoved::HalfDone { node: self.name(), job: job.spec.id.clone() }),
             None => Ok(()),
         }
     }
@@ -275,10 +344,20 @@ impl Removal<'_> {
         let vms = self.cluster.vms.values();
         let homes = vms.filter(|vm| returns_to(vm, node)).map(|vm| (vm.uuid, vm.name.clone()));
         let faults = self.cluster.faults.keys().filter(|id| self.is_about(id)).cloned();
+        // Of one that has come back since, an operator knows.
+        let fence = self.node.is_fenced().then(|| fault_id(NODE_FENCED, node.as_str()));
+        let (kept, faults) = faults.partition::<Vec<_>, _>(|id| fence.as_ref() == Some(id));
+        let is_legacy = |other: &&NodeRecord| {
+            let is_there = !matches!(other.daemon_state, DaemonState::Stop | DaemonState::Fenced);
+            other.name != *node && is_there && !other.runs_our_daemon()
+        };
+        let others = self.cluster.nodes.values().map(|other| &**other);
         References {
             homes: homes.collect(),
             limited: self.names_of(|vm| vm.node_limit.contains(node)),
-            faults: faults.collect(),
+            faults,
+            kept: kept.into_iter().next(),
+            legacy: others.filter(is_legacy).map(|other| other.name.clone()).collect(),
             jobs: self.own_jobs().map(|job| job.spec.id.clone()).collect(),
         }
     }
@@ -311,14 +390,26 @@ fn is_left(job: &Job) -> bool {
     job.cancel_requested && job.claim.is_none()
 }
 
+/// Whether the job has begun to make OSDs: until it is done one may be in Ceph that no record
+/// names.
+fn may_have_made_osds(job: &Job) -> bool {
+    let makes = matches!(job.spec.work, JobWork::AddOsds(_) | JobWork::ReplaceOsd(_));
+    makes && job.progress.steps.is_some()
+}
+
 /// Failure as which a cancelled job of node `node` ends when that is removed.
-pub fn failure_of_removed(node: &NodeName) -> Failure {
+pub fn failure_of_removed(node: &NodeName, job: &Job) -> Failure {
+    let hint = may_have_made_osds(job).then(|| {
+        "an OSD of it that `pvc storage osd list` has not may be in `ceph osd tree`: `ceph osd \
+         purge ID --yes-i-really-mean-it` removes it"
+            .to_owned()
+    });
     Failure {
         kind: Kind::Unavailable,
         why: format!(
             "it was cancelled, and its node `{node}` was removed; what it has done stays as it is"
         ),
-        hint: None,
+        hint,
     }
 }
 
@@ -329,11 +420,16 @@ mod tests {
 
     use super::*;
     use crate::fault::FaultRecord;
-    use crate::job::{ClaimId, JobProgress, JobSpec, JobState, JobVm, JobWork, WorkerRecord};
+    use crate::fence::FenceNote;
+    use crate::job::course::Course;
+    use crate::job::{ClaimId, JobProgress, JobSpec, JobState, JobVm, Steps, WorkerRecord};
     use crate::node::DaemonNote;
+    use crate::osd::{AddOsds, DeviceSpec};
     use crate::records;
     use crate::storage::OsdRecord;
     use crate::vm::VmState;
+
+    const NOW: u64 = 10_000;
 
     /// Node hv3, of which nothing else is recorded.
     fn gone(daemon_state: DaemonState) -> NodeRecord {
@@ -341,8 +437,13 @@ mod tests {
         NodeRecord { daemon_state, domain_state, keepalives: 7, ..records::node("hv3") }
     }
 
+    /// Node that runs, with a daemon of ours.
+    fn ours(name: &str) -> NodeRecord {
+        NodeRecord { daemon: Some(DaemonNote::default()), ..records::node(name) }
+    }
+
     fn cluster(hv3: NodeRecord) -> Cluster {
-        let nodes = [records::node("hv1"), records::node("hv2"), hv3];
+        let nodes = [ours("hv1"), ours("hv2"), hv3];
         let nodes = nodes.into_iter().map(|node| (node.name.clone(), Arc::new(node)));
         Cluster { nodes: nodes.collect(), ..Cluster::default() }
     }
@@ -357,6 +458,7 @@ mod tests {
             asked: &asked,
             coordinators: &coordinators,
             is_announced: false,
+            now: NOW,
         }
         .check()
     }
@@ -414,6 +516,36 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_a_fencer_has_switched_on_or_is_about_to_is_waited_for() {
+        let with = |power, stamp: Option<i32>, ago: u64| {
+            let proven_at = Some((NOW - ago) as i64);
+            let fence = FenceNote { power, proven_at, stamp, ..FenceNote::default() };
+            cluster(NodeRecord { fence: Some(fence), ..gone(DaemonState::Fenced) })
+        };
+        let due = NotRemoved::PowerDue { node: "hv3".into() };
+        assert_eq!(check(&with(PowerAfter::Due, Some(7), 60)), Err(due));
+        let boots = NotRemoved::Boots { node: "hv3".into() };
+        assert_eq!(check(&with(PowerAfter::SwitchedOn, Some(7), 60)), Err(boots.clone()));
+        assert!(boots.hint().contains("10 minutes"), "{}", boots.hint());
+        assert!(check(&with(PowerAfter::SwitchedOn, Some(7), 600)).is_ok(), "it does not boot");
+        assert!(check(&with(PowerAfter::Due, Some(7), 600)).is_ok(), "its BMC does not answer");
+        assert!(check(&with(PowerAfter::SwitchedOn, Some(6), 60)).is_ok(), "an earlier fence");
+        assert!(check(&with(PowerAfter::Untouched, Some(7), 1)).is_ok());
+    }
+
+    #[test]
+    fn nodes_of_pvc_1_0_3_that_are_there_are_named() {
+        for mut seen in both() {
+            let stopped = NodeRecord { daemon_state: DaemonState::Stop, ..records::node("hv5") };
+            for legacy in [records::node("hv4"), stopped] {
+                seen.nodes.insert(legacy.name.clone(), Arc::new(legacy));
+            }
+            let legacy = vec!["hv4".into()];
+            assert_eq!(check(&seen), Ok(References { legacy, ..References::default() }));
+        }
+    }
+
+    #[test]
     fn a_node_that_shows_a_sign_of_life_is_not_removed() {
         for seen in both() {
             let lives = |sign| Err(NotRemoved::Lives { node: "hv3".into(), sign });
@@ -430,6 +562,7 @@ mod tests {
                 asked: &hv1,
                 coordinators: &nobody,
                 is_announced: true,
+                now: NOW,
             };
             assert_eq!(removal.check(), lives(Sign::Daemon));
             let own = Removal { asked: &node.name, is_announced: false, ..removal };
@@ -457,6 +590,7 @@ mod tests {
                 asked: &hv1,
                 coordinators: &coordinators,
                 is_announced: false,
+                now: NOW,
             };
             let expected = NotRemoved::Coordinator { node: "hv3".into(), asked: hv1.clone() };
             assert_eq!(removal.check(), Err(expected));
@@ -475,6 +609,25 @@ mod tests {
             let seen = with_vm(seen, records::vm(1, VmState::Start, Some("hv1")));
             assert!(check(&seen).is_ok());
         }
+    }
+
+    #[test]
+    fn advice_about_an_assigned_vm_is_that_for_its_state_and_the_nodes() {
+        let hint = |state, vms: [VmState; 2]| {
+            let mut seen = cluster(gone(state));
+            for (number, state) in (1..).zip(vms) {
+                seen = with_vm(seen, records::vm(number, state, Some("hv3")));
+            }
+            check(&seen).expect_err("VMs are assigned").hint()
+        };
+        for state in [DaemonState::Stop, DaemonState::Fenced] {
+            let off = hint(state, [VmState::Stop, VmState::Disable]);
+            assert!(off.starts_with("`pvc vm move vm1 --target NODE`"), "{off}");
+        }
+        let stopped = hint(DaemonState::Stop, [VmState::Stop, VmState::Start]);
+        assert!(stopped.contains("`pvc node flush hv3 --wait`"), "{stopped}");
+        let fenced = hint(DaemonState::Fenced, [VmState::Stop, VmState::Start]);
+        assert!(fenced.contains("`pvc vm flush-locks vm2`, `pvc vm start vm2`"), "{fenced}");
     }
 
     #[test]
@@ -611,6 +764,31 @@ mod tests {
         }
     }
 
+    /// One that is in Ceph and in no record would be in no list.
+    #[test]
+    fn a_task_that_may_have_made_an_osd_is_taken_back_by_its_worker_or_says_what_is_left() {
+        let device = DeviceSpec::parse("/dev/sdb").expect("a device's name");
+        let new = AddOsds { device, weight: 1.0, db: None, count: 1 };
+        let own = job("hv3", JobWork::AddOsds(new), JobState::Running);
+        let mut begun = Job { cancel_requested: true, ..own };
+        let (planned, facts) = (vec!["\"make\"".to_owned()], Vec::new());
+        let steps = Steps { planned, facts, course: Course::Forward { done: 0 } };
+        let pending = begun.clone();
+        begun.progress.steps = Some(steps);
+        let with = |state, job: &Job| {
+            let mut seen = cluster(gone(state));
+            seen.jobs.insert(job.spec.id.clone(), Arc::new(job.clone()));
+            seen
+        };
+        let expected = "task `00000007` may have made OSDs on node `hv3` that are not recorded";
+        assert_eq!(why(&with(DaemonState::Stop, &begun)), expected);
+        assert!(check(&with(DaemonState::Stop, &pending)).is_ok(), "nothing is begun");
+        assert!(check(&with(DaemonState::Fenced, &begun)).is_ok());
+        let hint = |job| failure_of_removed(&"hv3".into(), job).hint;
+        assert!(hint(&begun).is_some_and(|hint| hint.contains("`ceph osd purge ID")));
+        assert_eq!(hint(&pending), None);
+    }
+
     #[test]
     fn a_change_of_a_guests_devices_goes_with_the_guest() {
         for mut seen in both() {
@@ -628,7 +806,7 @@ mod tests {
     #[test]
     fn faults_about_the_node_go_with_it_and_no_others() {
         for mut seen in both() {
-            let longer = records::node("rack-1_hv3");
+            let longer = ours("rack-1_hv3");
             seen.nodes.insert(longer.name.clone(), Arc::new(longer));
             for id in [
                 "DEAD_NODE_HV3",
@@ -652,9 +830,12 @@ mod tests {
                 };
                 seen.faults.insert(id.to_owned(), Arc::new(fault));
             }
-            let faults = ["DEAD_NODE_HV3", "NETWORK_RULES_1001_HV3", "NODE_FENCED_HV3"];
-            let faults = faults.map(str::to_owned).into();
-            assert_eq!(check(&seen), Ok(References { faults, ..References::default() }));
+            let mut faults = vec!["DEAD_NODE_HV3".to_owned(), "NETWORK_RULES_1001_HV3".to_owned()];
+            let mut kept = Some("NODE_FENCED_HV3".to_owned());
+            if !seen.nodes["hv3"].is_fenced() {
+                faults.extend(kept.take());
+            }
+            assert_eq!(check(&seen), Ok(References { faults, kept, ..References::default() }));
         }
     }
 

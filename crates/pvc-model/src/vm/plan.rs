@@ -492,8 +492,14 @@ fn decide_absent(view: &View<'_>, record: &VmRecord, history: &History) -> Decis
 
 /// Runs here, belongs to another node.
 fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, history: &History) -> Decision {
-    let is_given_up = view.cluster.nodes.get(view.node).is_some_and(|own| own.is_given_up());
+    let own = view.cluster.nodes.get(view.node);
+    let is_given_up = own.is_some_and(|own| own.is_given_up());
     match record.state {
+        // Its record was removed, and is about to be made again: whether others were told to start
+        // what runs here is not known before.
+        VmState::Migrate | VmState::MigrateLive | VmState::Shutdown if own.is_none() => {
+            Decision::default()
+        }
         // Others have started it since, so that it is another one that is to be moved or shut down.
         _ if is_given_up => Decision::step(Step::Destroy(WhyDestroy::AssignedElsewhere)),
         // One that was arriving when it was given another node is still its sender's.

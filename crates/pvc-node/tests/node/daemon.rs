@@ -1,5 +1,9 @@
 //! The daemon begins and ends, and has its name for itself.
 
+use pvc_model::fence::FenceNote;
+use pvc_model::node::DaemonNote;
+use pvc_store::Report;
+
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -211,6 +215,44 @@ async fn a_daemon_whose_record_is_removed_makes_it_again_and_guests_run_on() {
         .await;
     assert!(world.node().unwrap().runs_our_daemon());
     assert_eq!(world.hypervisor.calls(), [format!("start {uuid}"), format!("resume {uuid}")]);
+}
+
+/// The node was only cut off: another runs its VM, which is to be moved on.
+#[tokio::test(start_paused = true)]
+async fn a_guest_of_before_a_fence_is_not_sent_by_a_node_whose_record_is_removed() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let _daemon = world.running().await;
+    world.until_runs(uuid).await;
+    let hv2 = NodeName::new("hv2");
+    for other in [hv2.clone(), NodeName::new("hv3")] {
+        world.change(legacy_node(&other, Ipmi::default())).await;
+    }
+    // The record of hv2 is one of a node that runs our daemon.
+    let note = DaemonNote { version: "1.0.3".to_owned(), ..DaemonNote::default() };
+    let reports =
+        vec![Report::Daemon(hv2.clone(), note, None), Report::Running(hv2.clone(), vec![uuid])];
+    world.operator.report(reports).await.unwrap();
+    let fence = FenceNote { proven_at: Some(5), ..FenceNote::default() };
+    let mut fenced = Changes::new();
+    fenced.push(Change::FenceNote("hv1".into(), fence));
+    world.change(fenced).await;
+    let mut removed = removal();
+    removed
+        .vm(uuid, VmChange::Node(NodeName::new("hv3")))
+        .vm(uuid, VmChange::State(VmState::Migrate));
+    world.change(removed).await;
+    world.pass(60).await;
+    let node = world.node().expect("its record is made again");
+    let proven_at = node.fence.as_ref().and_then(|fence| fence.proven_at);
+    assert_eq!(proven_at, Some(5), "its proof is there");
+    assert!(world.hypervisor.is_there(uuid));
+    assert_eq!(world.hypervisor.count("migrate", uuid), 0, "that of hv2 is the VM");
+    let mut moved = Changes::new();
+    moved.vm(uuid, VmChange::Node(hv2)).vm(uuid, VmChange::State(VmState::Start));
+    world.change(moved).await;
+    world.until("the guest of before is ended", || !world.hypervisor.is_there(uuid)).await;
+    world.until_daemon(DaemonState::Run).await;
 }
 
 #[tokio::test(start_paused = true)]

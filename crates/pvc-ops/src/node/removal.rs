@@ -36,7 +36,7 @@ pub async fn watch_for_removal(
     clock: &dyn Clock,
     removal: &Removal,
 ) -> Result<Watched, ChangeError<NodeRefusal>> {
-    let before = look(store, removal, None).await?;
+    let before = look(store, clock, removal, None).await?;
     if !store.is_dry() {
         clock.sleep(WATCH).await;
     }
@@ -44,8 +44,8 @@ pub async fn watch_for_removal(
 }
 
 /// Removes the record of a node with all that belongs to it, and returns what else named it. VMs
-/// forget that they were to return there, faults about it are taken back, and tasks of it that were
-/// cancelled end.
+/// forget that they were to return there, faults about it are taken back but for that of its fence,
+/// and tasks of it that were cancelled end.
 ///
 /// # Errors
 /// Refused if the node may be there, has shown a sign of life since it is
@@ -56,13 +56,13 @@ pub async fn remove(
     removal: &Removal,
     Watched(before): &Watched,
 ) -> Result<References, ChangeError<NodeRefusal>> {
-    look(store, removal, Some(before)).await?;
+    look(store, clock, removal, Some(before)).await?;
     let now = clock.wall().as_secs();
     store
         .change(|cluster| {
             let record = find_node(cluster, &removal.node)?;
             // It had no session a moment ago, and a daemon that starts writes its state.
-            let found = check(cluster, record, before, removal, false)?;
+            let found = check(cluster, record, before, removal, false, now)?;
             let changes = changes(cluster, record, &found, now);
             Ok((changes, found))
         })
@@ -73,13 +73,15 @@ pub async fn remove(
 /// life since `before`, if that is given.
 async fn look(
     store: &Store,
+    clock: &dyn Clock,
     removal: &Removal,
     before: Option<&NodeRecord>,
 ) -> Result<Arc<NodeRecord>, ChangeError<NodeRefusal>> {
     let seen = store.fresh().await?;
     let record = find_node(&seen, &removal.node).map_err(|no| ChangeError::Refused(no.into()))?;
     let is_announced = store.announcement(&record.name).await?.is_some();
-    check(&seen, record, before.unwrap_or(record), removal, is_announced)
+    let now = clock.wall().as_secs();
+    check(&seen, record, before.unwrap_or(record), removal, is_announced, now)
         .map_err(ChangeError::Refused)?;
     Ok(record.clone())
 }
@@ -90,9 +92,10 @@ fn check(
     before: &NodeRecord,
     removal: &Removal,
     is_announced: bool,
+    now: u64,
 ) -> Result<References, NodeRefusal> {
     let Removal { asked, coordinators, .. } = removal;
-    let facts = removal::Removal { cluster, node, before, asked, coordinators, is_announced };
+    let facts = removal::Removal { cluster, node, before, asked, coordinators, is_announced, now };
     Ok(facts.check()?)
 }
 
@@ -104,7 +107,7 @@ fn changes(cluster: &Cluster, node: &NodeRecord, found: &References, now: u64) -
         changes.vm(*vm, VmChange::LastNode(None));
     }
     for job in found.jobs.iter().filter_map(|id| cluster.jobs.get(id)) {
-        let ended = failed(&job.progress, failure_of_removed(&node.name), now);
+        let ended = failed(&job.progress, failure_of_removed(&node.name, job), now);
         changes.push(Change::JobProgress(job.spec.id.clone(), ended));
     }
     for fault in &found.faults {

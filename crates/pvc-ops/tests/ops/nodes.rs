@@ -387,6 +387,7 @@ async fn a_cancelled_task_of_a_removed_node_ends_and_faults_about_it_are_taken_b
         .write(|changes| {
             changes
                 .push(Change::JobProgress(id.clone(), progress.clone()))
+                .push(Change::PutFault(fault("FENCE_FAILED_HV2")))
                 .push(Change::PutFault(fault("NODE_FENCED_HV2")))
                 .push(Change::PutFault(fault("NODE_FENCED_HV1")));
         })
@@ -399,10 +400,12 @@ async fn a_cancelled_task_of_a_removed_node_ends_and_faults_about_it_are_taken_b
     assert_eq!(world.store.view().jobs[&id].progress.state, JobState::Running, "nobody ends it");
     let found = remove(&world).await.unwrap();
     assert_eq!(found.jobs, std::slice::from_ref(&id));
-    assert_eq!(found.faults, ["NODE_FENCED_HV2"]);
+    assert_eq!(found.faults, ["FENCE_FAILED_HV2"]);
+    assert_eq!(found.kept.as_deref(), Some("NODE_FENCED_HV2"));
     let view = world.store.view();
     let ended = &view.jobs[&id].progress;
     assert_eq!(ended.state, JobState::Failed);
     assert!(ended.status.contains("its node `hv2` was removed"), "{}", ended.status);
-    assert_eq!(view.faults.keys().collect::<Vec<_>>(), ["NODE_FENCED_HV1"]);
+    let left = ["NODE_FENCED_HV1", "NODE_FENCED_HV2"];
+    assert_eq!(view.faults.keys().collect::<Vec<_>>(), left, "that of its fence stays");
 }

@@ -307,6 +307,10 @@ impl std::fmt::Debug for Ipmi {
 
 pub(crate) fn add(draft: &mut Draft<'_>, node: &NewNode) {
     draft.ensure(ROOT);
+    // Written in the moment in which an earlier record of this name was removed.
+    for path in [working_on(node.name.as_str()), daemon_note::path(node.name.as_str())] {
+        draft.delete(&path);
+    }
     draft.put(root(&node.name), node.role.as_str().to_owned());
     for (name, default) in KEYS {
         draft.put(key(&node.name, name), *default);
@@ -352,14 +356,19 @@ const CHECKED: [&str; 5] =
     ["keepalive", "daemonstate", "routerstate", "domainstate", "runningdomains"];
 
 /// Removes the record with everything below it, the notes about the node, and the log of its
-/// daemons.
+/// daemons. Of a fence with a proof the note stays, for the next daemon of that name: what its
+/// guests were was started elsewhere.
 pub(crate) fn remove(draft: &mut Draft<'_>, name: &NodeName) {
     let checked = CHECKED.map(|name_of_key| key(name, name_of_key));
     let checked: Vec<&str> = checked.iter().map(String::as_str).collect();
     draft.delete_as_seen(&root(name), &checked);
     let (node, lines) = (name.as_str(), log::root(name));
-    for path in [working_on(node), daemon_note::path(node), fence_note::path(node), lines] {
+    for path in [working_on(node), daemon_note::path(node), lines] {
         draft.delete(&path);
+    }
+    match fence_note::read(draft.seen(), node).filter(|note| note.proven_at.is_some()) {
+        Some(note) => fence_note::put(draft, node, &note.of_removed()),
+        None => draft.delete(&fence_note::path(node)),
     }
 }
 

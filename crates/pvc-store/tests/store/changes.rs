@@ -389,6 +389,9 @@ async fn a_node_goes_with_all_that_is_recorded_of_it_and_is_a_new_one_when_it_co
     assert!(world.store.stamp(&hv2, 7).await.is_err(), "a stamp brings no record back");
     assert_eq!(keys_with(&world, "hv2").await, BTreeSet::new());
 
+    // As by one that decided to write it before, and wrote it after.
+    write_raw(&world, "/pvcrs/working_on/hv2", UUID.to_string().as_bytes()).await;
+    world.store.fresh().await.expect("readable");
     change(&world.store, |changes| _ = changes.push(Change::AddNode(Box::new(new_node("hv2")))))
         .await;
     let view = world.other.fresh().await.expect("readable");
@@ -396,6 +399,35 @@ async fn a_node_goes_with_all_that_is_recorded_of_it_and_is_a_new_one_when_it_co
     assert_eq!((&node.daemon_state, node.keepalives), (&DaemonState::Init, 0));
     assert_eq!((&node.fence, &node.daemon, node.working_on.len()), (&None, &None, 0));
     assert!(node.sriov.pfs.is_empty() && node.plugins.is_empty());
+}
+
+#[tokio::test]
+async fn the_proof_of_a_nodes_death_outlives_its_record() {
+    let world = cluster().await;
+    let hv2 = NodeName::new("hv2");
+    let add = || Change::AddNode(Box::new(new_node("hv2")));
+    change(&world.store, |changes| _ = changes.push(add())).await;
+    let stamps = world.store.fresh().await.expect("readable").nodes["hv2"].keepalives;
+    let note = pvc_model::fence::FenceNote {
+        stamp: Some(stamps),
+        proven_at: Some(5),
+        proof: "its power was cut".to_owned(),
+        power: pvc_model::fence::PowerAfter::Due,
+        ..pvc_model::fence::FenceNote::default()
+    };
+    world.store.report(vec![Report::Fence(hv2.clone(), note)]).await.expect("it is there");
+    world.store.fresh().await.expect("readable");
+    change(&world.store, |changes| _ = changes.push(Change::RemoveNode(hv2.clone()))).await;
+    assert_eq!(keys_with(&world, "hv2").await, BTreeSet::from(["/pvcrs/fences/hv2".to_owned()]));
+    assert!(!world.store.view().nodes.contains_key(&hv2), "a note is no record");
+
+    change(&world.store, |changes| _ = changes.push(add())).await;
+    let view = world.other.fresh().await.expect("readable");
+    let node = &view.nodes["hv2"];
+    let fence = node.fence.as_ref().expect("its guests may be of before");
+    assert_eq!((fence.proven_at, fence.proof.as_str()), (Some(5), "its power was cut"));
+    assert_eq!(node.present_fence(), None, "it is of an earlier life");
+    assert!(!pvc_model::fence::is_power_due(node));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

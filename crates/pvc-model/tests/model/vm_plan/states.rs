@@ -79,6 +79,24 @@ fn a_node_that_was_proven_dead_and_lives_ends_its_guests_whatever_the_records_as
     }
 }
 
+#[test]
+fn a_node_without_a_record_sends_nothing_and_shuts_nothing_down_that_belongs_to_another() {
+    for state in [VmState::Migrate, VmState::MigrateLive, VmState::Shutdown] {
+        let mut world = World::new(&["hv1", "hv2", "hv3"]);
+        let uuid = world.put(vm(1, state.clone(), Some("hv2")));
+        world.run(uuid);
+        let me = world.me.clone();
+        world.cluster.nodes.remove(&me);
+        assert!(steps(&world.after(0)).is_empty(), "{state}");
+    }
+    let mut world = World::new(&["hv1", "hv2", "hv3"]);
+    let uuid = world.put(vm(1, VmState::Start, Some("hv2")));
+    world.run(uuid);
+    let me = world.me.clone();
+    world.cluster.nodes.remove(&me);
+    assert_eq!(steps(&world.after(0)), [Step::Destroy(WhyDestroy::AssignedElsewhere)]);
+}
+
 /// Found by the simulation: a BMC had said "off" of a node that went on; its daemon was started
 /// again while the VM, which another node had by then, was moved, and sent the guest from before.
 #[test]
