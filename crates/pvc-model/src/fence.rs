@@ -112,7 +112,7 @@ pub enum Step {
     /// Tell an operator that its BMC does not answer, while its power may not be cut yet.
     NoAnswer { stamp: i32 },
     /// Tell an operator that the power of a node is not cut by one that has heard nobody.
-    HeardNobody { stamp: i32 },
+    Alone { stamp: i32 },
     /// Record that it is dead, and how that is known.
     Prove { stamp: i32, proof: Proof, recover: bool },
     /// Give its VMs to other nodes; with `may_wait`, those that only a node could take which
@@ -397,7 +397,7 @@ fn prove(view: &View<'_>, node: &NodeRecord, history: &History) -> Option<Step> 
         }
         return match thrown && is_due {
             true if may_boot => history.no_answer.then_some(Step::NoAnswer { stamp }),
-            true if is_alone => Some(Step::HeardNobody { stamp }),
+            true if is_alone => Some(Step::Alone { stamp }),
             _ => None,
         };
     }
@@ -414,7 +414,7 @@ fn may_be_booting(view: &View<'_>, node: &NodeRecord) -> bool {
 /// look. It may be the only one that takes this store for the cluster's: the others do not obey an
 /// old copy of ZooKeeper's data, and write no stamps there.
 fn hears_nobody(view: &View<'_>, node: &NodeRecord) -> bool {
-    view.sightings.unheard(&node.name).is_some() && !view.sightings.has_heard_another(view.me)
+    view.sightings.unheard(&node.name).is_some() && !view.sightings.has_another_shown_life(view.me)
 }
 
 /// Record of a node's last fence, written by fencers for the operator and for each other. Times are

@@ -45,7 +45,7 @@ pub(crate) async fn run(
     }
     let id = fault_id(FAULT, context.name().as_str());
     let mut logged: BTreeMap<String, Severity> = BTreeMap::new();
-    let mut told = Told::default();
+    let mut recorded = Recorded::default();
     let files = context.ports.files.as_ref();
     let mut looks: Vec<Look<'_>> =
         watched.iter().map(|watched| Look { watched, files, hangs: None }).collect();
@@ -67,22 +67,22 @@ pub(crate) async fn run(
         let found = fault(context.name(), context.ports.clock.wall().as_secs(), &found);
         pause = if found.is_some() { REFRESH } else { EVERY };
         let Some(found) = found else {
-            (logged, told) = (BTreeMap::new(), Told::default());
+            (logged, recorded) = (BTreeMap::new(), Recorded::default());
             context.alarm_own(FAULT, &mut alarm, None::<FaultReport>).await;
             continue;
         };
         if found.is_worse_than(&logged) {
             tracing::warn!("{}", found.message);
         }
-        told.take_in(context.store.view().faults.get(&id).map(|fault| fault.message.as_str()));
-        let is_news = told.files.as_ref().is_some_and(|before| found.is_worse_than(before));
+        recorded.take_in(context.store.view().faults.get(&id).map(|fault| fault.message.as_str()));
+        let is_news = recorded.files.as_ref().is_some_and(|before| found.is_worse_than(before));
         let report = FaultReport {
             delta: found.severity.delta(nodes),
             message: found.message.clone(),
             is_news,
         };
         if context.alarm_own(FAULT, &mut alarm, Some(report)).await {
-            told.raised = Some((found.message, found.files.clone()));
+            recorded.raised = Some((found.message, found.files.clone()));
         }
         logged = found.files;
     }
@@ -91,7 +91,7 @@ pub(crate) async fn run(
 /// Memory of what operators were told: an acknowledged fault is news when a file is worse than
 /// then.
 #[derive(Debug, Default)]
-struct Told {
+struct Recorded {
     /// Severities that are recorded; `None` until this life of the daemon has recorded some.
     files: Option<BTreeMap<String, Severity>>,
     /// The message that was raised last and its severities. In maintenance, or without the store,
@@ -99,7 +99,7 @@ struct Told {
     raised: Option<(String, BTreeMap<String, Severity>)>,
 }
 
-impl Told {
+impl Recorded {
     /// Takes in the message of the fault that is recorded.
     fn take_in(&mut self, recorded: Option<&str>) {
         if let Some((message, files)) = self.raised.take()

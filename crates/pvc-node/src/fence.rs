@@ -254,7 +254,7 @@ mod tests {
             Step::AskPower,
             Step::CutPower { stamp: 7 },
             Step::NoAnswer { stamp: 7 },
-            Step::HeardNobody { stamp: 7 },
+            Step::Alone { stamp: 7 },
             Step::Recover { may_wait: true },
             Step::PowerOn,
         ] {

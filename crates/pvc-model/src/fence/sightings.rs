@@ -172,7 +172,7 @@ impl Sightings {
 
     /// Whether any node but `me` has shown a sign of life since this observer, `me`, has begun to
     /// look.
-    pub fn has_heard_another(&self, me: &NodeName) -> bool {
+    pub fn has_another_shown_life(&self, me: &NodeName) -> bool {
         self.showed_life.iter().any(|node| node != me)
     }
 

@@ -81,11 +81,11 @@ pub enum NotRemoved {
 /// State of a VM that is assigned to a node which is to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Assigned {
-    /// It is not to run: its record alone says where it is.
+    /// Not to run: its record alone says where it is.
     IsOff,
-    /// It is to run, and the node's daemon has stopped: its guest may be there.
+    /// To run, and the node's daemon has stopped: its guest may be there.
     MayRun,
-    /// It is to run, and nobody has freed its locks since the node was proven dead.
+    /// To run, and nobody has freed its locks since the node was proven dead.
     IsLocked,
 }
 
@@ -764,7 +764,7 @@ mod tests {
         }
     }
 
-    /// One that is in Ceph and in no record would be in no list.
+    /// An OSD that is in Ceph and in no record would be in no list.
     #[test]
     fn a_task_that_may_have_made_an_osd_is_taken_back_by_its_worker_or_says_what_is_left() {
         let device = DeviceSpec::parse("/dev/sdb").expect("a device's name");

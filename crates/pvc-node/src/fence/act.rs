@@ -128,7 +128,7 @@ impl Actor {
                            to listen";
                 self.power_stays(record, *stamp, why).await
             }
-            Step::HeardNobody { stamp } => {
+            Step::Alone { stamp } => {
                 let why = "no other node has been heard since this one began to listen, so that \
                            this one may be alone with an old copy of ZooKeeper's data: nobody's \
                            power is cut";
@@ -536,9 +536,7 @@ enum Written<T> {
 pub(super) fn late(step: &Step) -> Ended {
     match step {
         Step::AskPower => Ended::Power(None),
-        Step::CutPower { .. } | Step::NoAnswer { .. } | Step::HeardNobody { .. } => {
-            Ended::NotCutOff
-        }
+        Step::CutPower { .. } | Step::NoAnswer { .. } | Step::Alone { .. } => Ended::NotCutOff,
         Step::Recover { .. } => Ended::NotRecovered,
         Step::PowerOn => Ended::NotSwitchedOn,
         Step::Suspect { .. } | Step::Prove { .. } => Ended::Done,

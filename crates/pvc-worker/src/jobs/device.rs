@@ -404,8 +404,8 @@ async fn check_locks(
     Ok(())
 }
 
-/// The guests here but that of `vm` which use the volume: by the XML that they run with, for records
-/// may be of tomorrow.
+/// The guests here but that of `vm` which use the volume: by the XML that they run with, for
+/// records may be of tomorrow.
 pub(super) async fn other_users(
     context: &Context,
     guests: &BTreeMap<Uuid, Guest>,

@@ -460,8 +460,8 @@ async fn a_volume_whose_lock_may_be_freed_by_a_fence_is_attached_in_a_moment() {
     let xml = disk_of_db1("");
     let id = world.submit(1, JobWork::AttachDevice { vm: by_name("web1"), xml }).await;
     let end = world.end_of(&id).await;
-    let why = "volume `vms/db1_sda` is locked from 10.0.0.9, which may be freed in a moment: a dead \
-               node's VMs are being recovered";
+    let why = "volume `vms/db1_sda` is locked from 10.0.0.9, which may be freed in a moment: a \
+               dead node's VMs are being recovered";
     assert_eq!((end.state, end.status.as_str()), (JobState::Failed, why));
 }
 

@@ -82,7 +82,7 @@ fn whose_first_sign_of_life_is_missing_has_ten_minutes_since_its_observer_looks(
 
 /// Others do not obey an old copy of ZooKeeper's data. Whoever does would cut off all of them.
 #[test]
-fn a_fencer_that_has_heard_nobody_cuts_off_nobody_and_says_so() {
+fn a_fencer_that_is_alone_cuts_off_nobody_and_says_so() {
     let mut fencer = alone_with(our_node("hv2", DaemonState::Run));
     fencer.after(30);
     fencer.edit("hv2", take_for_dead);
@@ -92,7 +92,7 @@ fn a_fencer_that_has_heard_nobody_cuts_off_nobody_and_says_so() {
         let now = fencer.now;
         match fencer.steps_for("hv2") {
             Some(Step::AskPower) => fencer.history("hv2").note_power(Some(true), now, INTERVAL),
-            Some(Step::HeardNobody { stamp: 7 }) => {
+            Some(Step::Alone { stamp: 7 }) => {
                 said.push(second);
                 fencer.history("hv2").could_not_be_cut_off(now);
             }
@@ -112,7 +112,7 @@ fn a_fencer_that_has_heard_nobody_cuts_off_nobody_and_says_so() {
 }
 
 #[test]
-fn a_fencer_that_has_heard_nobody_believes_a_power_that_is_off() {
+fn a_fencer_that_is_alone_believes_a_power_that_is_off() {
     let mut fencer = alone_with(our_node("hv2", DaemonState::Run));
     fencer.after(30);
     fencer.edit("hv2", take_for_dead);
