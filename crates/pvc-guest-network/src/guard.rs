@@ -41,6 +41,10 @@ const AT_A_TIME: usize = 3;
 /// place from others for no longer.
 const OF_ONE: Duration = Duration::from_secs(2);
 
+/// Time until a guest is asked for again that had no answer in its time: the question may still
+/// hold one of the threads that all roles ask with.
+const ASK_AGAIN: Duration = Duration::from_secs(15);
+
 /// Time for which guests or ports may be unknown before that is a fault.
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -106,6 +110,8 @@ struct Keeper {
     /// Guests by the last look at each.
     guests: BTreeMap<Uuid, DomainSummary>,
     order: LookOrder,
+    /// Guests that had no answer, and when they are asked for again.
+    ask_at: BTreeMap<Uuid, Duration>,
     /// Time of the first round.
     since: Option<Duration>,
     /// Time of the last round.
@@ -252,7 +258,10 @@ impl Keeper {
         self.looks += 1;
         self.looked_at = Some(context.now());
         let (mut unread, mut ended) = (guests.len(), 0);
-        let order = self.order.of(guests.into_keys().collect());
+        let now = context.now();
+        self.ask_at.retain(|uuid, at| guests.contains_key(uuid) && now < *at);
+        let is_due = |uuid: &Uuid| !self.ask_at.contains_key(uuid);
+        let order = self.order.of(guests.into_keys().filter(is_due).collect());
         let mut asked = Few::new(
             AT_A_TIME,
             order.clone().into_iter().map(|uuid| {
@@ -263,6 +272,7 @@ impl Keeper {
                 }
             }),
         );
+        let mut answered = BTreeSet::new();
         let mut answers = async || {
             while let Some(answer) = asked.ended().await {
                 ended += 1;
@@ -276,6 +286,7 @@ impl Keeper {
             context.within(end.saturating_sub(context.now()), answers()).await
         {
             unread -= 1;
+            answered.insert(uuid);
             match read {
                 Some(read) => _ = self.guests.insert(uuid, read),
                 None => _ = self.guests.remove(&uuid),
@@ -284,6 +295,9 @@ impl Keeper {
         // Those that have ended have made room for as many others.
         let begun = order.len().min(ended + AT_A_TIME);
         self.order.note(&order[..begun]);
+        let at = context.now() + ASK_AGAIN;
+        let silent = order[..begun].iter().filter(|uuid| !answered.contains(uuid));
+        self.ask_at.extend(silent.map(|uuid| (*uuid, at)));
         self.unread = Some(unread);
         if unread == 0
             && let Some(signs) = signs

@@ -111,7 +111,7 @@ pub enum Step {
     CutPower { stamp: i32 },
     /// Tell an operator that its BMC does not answer, while its power may not be cut yet.
     NoAnswer { stamp: i32 },
-    /// Tell an operator that the power of a node is not cut by one that has heard nobody.
+    /// Tell an operator that the power of a node is not cut by one that has heard too few.
     Alone { stamp: i32 },
     /// Record that it is dead, and how that is known.
     Prove { stamp: i32, proof: Proof, recover: bool },
@@ -390,7 +390,7 @@ fn prove(view: &View<'_>, node: &NodeRecord, history: &History) -> Option<Step> 
     let has_bmc = !node.ipmi_hostname.is_empty();
     let is_due = history.attempts.wait_until(view.now).is_none();
     let may_boot = has_bmc && may_be_booting(view, node);
-    let is_alone = has_bmc && hears_nobody(view, node);
+    let is_alone = has_bmc && hears_too_few(view, node);
     if history.found_off > 0 || !thrown || may_boot || is_alone {
         if view.now >= history.ask_at && has_bmc {
             return Some(Step::AskPower);
@@ -410,11 +410,17 @@ fn may_be_booting(view: &View<'_>, node: &NodeRecord) -> bool {
     view.sightings.unheard(&node.name).is_some_and(|listened| listened < BOOTS_WITHIN)
 }
 
-/// Whether this fencer has heard neither the silent node nor anybody else since it has begun to
-/// look. It may be the only one that takes this store for the cluster's: the others do not obey an
-/// old copy of ZooKeeper's data, and write no stamps there.
-fn hears_nobody(view: &View<'_>, node: &NodeRecord) -> bool {
-    view.sightings.unheard(&node.name).is_some() && !view.sightings.has_another_shown_life(view.me)
+/// Whether this fencer has never heard the silent node, and of all that should be heard less than
+/// half, itself counted. It may be of a few that take this store for the cluster's: the others do
+/// not obey an old copy of ZooKeeper's data, and write no stamps there.
+fn hears_too_few(view: &View<'_>, node: &NodeRecord) -> bool {
+    let is_alive = |name: &NodeName| name == view.me || view.sightings.seen_alive().contains(name);
+    let is_to_stamp =
+        |node: &NodeRecord| !matches!(node.daemon_state, DaemonState::Stop | DaemonState::Fenced);
+    let nodes = || view.cluster.nodes.values();
+    let alive = nodes().filter(|node| is_alive(&node.name)).count();
+    let silent = nodes().filter(|node| is_to_stamp(node) && !is_alive(&node.name)).count();
+    view.sightings.unheard(&node.name).is_some() && alive < silent
 }
 
 /// Record of a node's last fence, written by fencers for the operator and for each other. Times are

@@ -34,6 +34,15 @@ impl Change {
     fn covers(&self, other: &Change) -> bool {
         self.czxid <= other.czxid && self.mzxid >= other.mzxid
     }
+
+    /// Number of changes after which a copy may have been made that this one shows.
+    fn width(&self) -> i64 {
+        self.mzxid.saturating_sub(self.czxid)
+    }
+
+    fn is_in(&self, now: Option<Stat>) -> bool {
+        now.is_some_and(|stat| stat.czxid == self.czxid && stat.mzxid >= self.mzxid)
+    }
 }
 
 impl NewestSeen {
@@ -66,8 +75,8 @@ impl NewestSeen {
         }
     }
 
-    /// The place of the change that is missed least: the oldest of those that another covers, or
-    /// of all.
+    /// The place of the change that is missed least: the one that shows the fewest copies of those
+    /// that another covers, or of all.
     fn least(&self) -> usize {
         let is_covered = |place: usize| {
             let change = &self.changes[place];
@@ -75,7 +84,7 @@ impl NewestSeen {
             others.any(|(_, other)| other.covers(change))
         };
         let places = 0..self.changes.len();
-        places.min_by_key(|place| (!is_covered(*place), self.changes[*place].mzxid)).unwrap_or(0)
+        places.min_by_key(|place| (!is_covered(*place), self.changes[*place].width())).unwrap_or(0)
     }
 
     /// The paths of the nodes that are to be read before a tree is believed.
@@ -88,7 +97,11 @@ impl NewestSeen {
     /// the last that this client knew, so that a node made anew since has a larger number.
     pub fn lost<'a>(&'a self, now: &[Option<Stat>], goes_on: bool) -> Option<&'a str> {
         let present = self.changes.iter().map(|change| (change, goes_on));
-        let known = present.chain(self.former.iter().map(|change| (change, false)));
+        // A tree with what was seen last is no former one, however alike the numbers are with which
+        // both began.
+        let is_present = self.changes.iter().zip(now).any(|(change, stat)| change.is_in(*stat));
+        let former = self.former.iter().filter(|_| !is_present);
+        let known = present.chain(former.map(|change| (change, false)));
         let is_lost = |((change, goes_on), stat): &((&Change, bool), &Option<Stat>)| {
             let is_older =
                 |stat: Stat| stat.mzxid < change.mzxid && (*goes_on || stat.czxid == change.czxid);
@@ -101,8 +114,10 @@ impl NewestSeen {
     /// Begins another history: the tree has nothing of the present one.
     pub fn begin_anew(&mut self) {
         self.era += 1;
-        if !self.changes.is_empty() {
-            self.former = std::mem::take(&mut self.changes);
+        let ended = std::mem::take(&mut self.changes);
+        let widest = |changes: &[Change]| changes.iter().map(Change::width).max();
+        if widest(&ended) >= widest(&self.former) {
+            self.former = ended;
         }
     }
 }
@@ -189,6 +204,28 @@ mod tests {
         let mut seen = seen(&[("/created", 9, 9)]);
         seen.note(0, "/daemons/hv1", &Stat { ephemeral_owner: 5, ..stat(9, 99) });
         assert_eq!(seen.paths(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_tree_with_what_was_seen_last_is_not_the_former_one() {
+        let mut seen = seen(&[("/a", 2, 90)]);
+        seen.begin_anew();
+        seen.note(1, "/a", &stat(2, 8));
+        assert_eq!(seen.lost(&[Some(stat(2, 9)), Some(stat(2, 9))], true), None);
+        assert_eq!(seen.lost(&[Some(stat(2, 5)), Some(stat(2, 5))], true), Some("/a"));
+        // What was seen for a moment of a third one is no reason to forget the first.
+        seen.begin_anew();
+        assert_eq!(seen.lost(&[Some(stat(2, 80))], true), Some("/a"));
+    }
+
+    #[test]
+    fn what_is_written_once_each_does_not_push_a_stamp_out() {
+        let mut seen = seen(&[("/stamp", 1, 99)]);
+        for number in 0..10 {
+            let created = 100 + 2 * number;
+            seen.note(0, &format!("/{number}"), &stat(created, created + 1));
+        }
+        assert!(seen.paths().contains(&"/stamp".to_owned()), "{seen:?}");
     }
 
     /// A change of many keys, and what is written once, do not push a stamp out.

@@ -36,6 +36,9 @@ use crate::scope::Scope;
 /// Time until the cache tries again to read a tree that cannot be reached.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// Time until the cache looks again whether the tree is an old copy no more.
+const RETRY_OLD_COPY: Duration = Duration::from_secs(10);
+
 /// Time that the cache waits after a change: one change of many keys, or two that follow each
 /// other, are announced key by key and read in one request.
 const GATHER: Duration = Duration::from_millis(5);
@@ -130,6 +133,8 @@ pub(crate) struct Cache {
     all_dirty: bool,
     /// Whether the tree was given another history than the one that is shown.
     is_over: bool,
+    /// Whether the tree is an old copy of what is shown.
+    is_old_copy: bool,
     /// Whether it was said that something in the tree is for others alone.
     is_refused: bool,
     /// Time by which what is dirty has to be read, by the monotonic clock; `None` if nothing is.
@@ -177,6 +182,7 @@ impl Cache {
             dirty: BTreeSet::new(),
             all_dirty: true,
             is_over: false,
+            is_old_copy: false,
             is_refused: false,
             due: None,
             readings: 0,
@@ -314,7 +320,7 @@ impl Cache {
         self.due = None;
         let read = self.try_to_read(asked).await;
         if let Err(error) = &read {
-            self.read_within(RETRY);
+            self.read_within(if self.is_old_copy { RETRY_OLD_COPY } else { RETRY });
             for waiting in self.waiting.extract_if(.., |waiting| !waiting.unread.is_empty()) {
                 // Whoever asked may have gone.
                 let _ = waiting.done.send(Err(TreeError::Unreachable { why: error.to_string() }));
@@ -532,13 +538,25 @@ impl Cache {
             (read, lost)
         })
         .await;
-        if let Some(path) = lost {
-            tracing::error!(
-                path,
-                "the tree has lost what it had, and holds something else; this process begins anew"
-            );
-            self.is_over = true;
-            let why = "it has another history than before".to_owned();
+        let was_old_copy = std::mem::replace(&mut self.is_old_copy, false);
+        if let Some((path, is_same_node)) = lost {
+            self.all_dirty = true;
+            if !is_same_node {
+                tracing::error!(
+                    path,
+                    "the tree has lost what it had, and holds another cluster; this process begins \
+                     anew"
+                );
+                self.is_over = true;
+            } else if !was_old_copy {
+                // A successor of this process would know nothing, and obey.
+                tracing::error!(
+                    path,
+                    "the tree is an old copy; what is known stays, and nothing else is read"
+                );
+            }
+            self.is_old_copy = is_same_node;
+            let why = "it has lost changes that were seen".to_owned();
             return Err(TreeError::Unreachable { why });
         }
         for waiting in &mut self.waiting {
@@ -629,15 +647,24 @@ async fn by_size<T: Send + 'static>(size: usize, work: impl FnOnce() -> T + Send
     if size <= ASIDE { work() } else { aside(work).await }
 }
 
-/// A path of which `read` shows a change that is older than the one that is known. No tree does
-/// that whose history goes on.
-fn lost_change(known: &Raw, read: &Batch) -> Option<String> {
-    let is_older = |(path, node): &(&String, &Option<RawNode>)| {
+/// A path of which `read` shows a change that is older than the one that is known, and whether it
+/// is of the same creation: then the tree is an old copy, else it holds another cluster. No tree
+/// shows that whose history goes on.
+fn lost_change(known: &Raw, read: &Batch) -> Option<(String, bool)> {
+    let older = |(path, node): (&String, &Option<RawNode>)| {
         // What is left out of the cache was not read, and has no number.
-        let Some(node) = node.as_ref().filter(|node| node.mzxid > 0) else { return false };
-        known.get(path).is_some_and(|known| known.mzxid > node.mzxid)
+        let node = node.as_ref().filter(|node| node.mzxid > 0)?;
+        let known = known.get(path).filter(|known| known.mzxid > node.mzxid)?;
+        Some((path.clone(), known.czxid == node.czxid))
     };
-    read.iter().find(is_older).map(|(path, _)| path.clone())
+    let mut lost = None;
+    for (path, is_same_node) in read.iter().filter_map(older) {
+        if is_same_node {
+            return Some((path, true));
+        }
+        lost.get_or_insert((path, false));
+    }
+    lost
 }
 
 /// Number of bytes of all values.

@@ -165,6 +165,8 @@ pub(crate) struct SessionRequest {
     pub(crate) session_timeout: Duration,
     /// Time that one server may take.
     pub(crate) time_limit: Duration,
+    /// Whether the ensemble has one server alone, which decides for all.
+    pub(crate) is_of_one: bool,
     pub(crate) seen: Seen,
 }
 
@@ -270,6 +272,7 @@ pub(crate) async fn history_is_gone(
     zxid: i64,
     identity: &Identity,
     time_limit: Duration,
+    is_of_one: bool,
 ) -> bool {
     let ask = async {
         let (reader, mut writer) = dial(server, identity).await?;
@@ -280,14 +283,20 @@ pub(crate) async fn history_is_gone(
         io::Result::Ok(Bytes::from(answer))
     };
     match timeout(time_limit, ask).await {
-        Ok(Ok(answer)) => decides_below(&String::from_utf8_lossy(&answer), zxid),
+        Ok(Ok(answer)) => decides_below(&String::from_utf8_lossy(&answer), zxid, is_of_one),
         Ok(Err(_)) | Err(_) => false,
     }
 }
 
-fn decides_below(srvr: &str, zxid: i64) -> bool {
+/// Whether this is the answer of a server that decides. One that stands alone and is to be one of
+/// several has not found the others, and decides nothing.
+fn decides_below(srvr: &str, zxid: i64, is_of_one: bool) -> bool {
     let field = |name: &str| srvr.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let decides = matches!(field("Mode:"), Some("standalone" | "leader"));
+    let decides = match field("Mode:") {
+        Some("leader") => true,
+        Some("standalone") => is_of_one,
+        _ => false,
+    };
     let last = field("Zxid: 0x").and_then(|digits| i64::from_str_radix(digits, 16).ok());
     decides && last.is_some_and(|last| last < zxid)
 }
@@ -309,10 +318,14 @@ mod tests {
     #[test]
     fn only_a_server_that_decides_can_have_lost_the_history() {
         let answer = |mode: &str| format!("Zookeeper version: 3.8.0\nZxid: 0x1f\nMode: {mode}\n");
-        assert!(decides_below(&answer("standalone"), 0x20));
-        assert!(decides_below(&answer("leader"), 0x20));
-        assert!(!decides_below(&answer("follower"), 0x20));
-        assert!(!decides_below(&answer("standalone"), 0x1f));
-        assert!(!decides_below("This ZooKeeper instance is not currently serving requests", 1));
+        assert!(decides_below(&answer("standalone"), 0x20, true));
+        assert!(!decides_below(&answer("standalone"), 0x20, false), "it has not found the others");
+        for of_one in [true, false] {
+            assert!(decides_below(&answer("leader"), 0x20, of_one));
+            assert!(!decides_below(&answer("follower"), 0x20, of_one));
+            assert!(!decides_below(&answer("standalone"), 0x1f, of_one));
+            let none = "This ZooKeeper instance is not currently serving requests";
+            assert!(!decides_below(none, 1, of_one));
+        }
     }
 }

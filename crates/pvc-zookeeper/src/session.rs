@@ -167,6 +167,7 @@ impl Session {
     /// more.
     async fn reach_a_server(&mut self) -> Result<Connection, Option<oneshot::Sender<()>>> {
         let mut pause = FIRST_PAUSE;
+        let mut emptied = None;
         for round in 1_usize.. {
             let server = self.servers.at(self.attempt).to_owned();
             self.attempt = self.attempt.wrapping_add(1);
@@ -176,13 +177,8 @@ impl Session {
                     self.expire();
                     return Ok(connection);
                 }
-                Ok(Reached::Emptied { server, connection }) => {
-                    tracing::error!(server, "ZooKeeper has begun anew: its data are gone");
-                    self.expire();
-                    self.last_zxid = 0;
-                    self.seen.lock().expect("nobody panics with it").begin_anew();
-                    return Ok(connection);
-                }
+                // Another server may have what this one has not.
+                Ok(Reached::Emptied { server, connection }) => emptied = Some((server, connection)),
                 Err(Refused::OldCopy(why)) => {
                     if !std::mem::replace(&mut self.is_old_said, true) {
                         tracing::error!(
@@ -200,6 +196,13 @@ impl Session {
                 }
             }
             if round % self.servers.len() == 0 {
+                if let Some((server, connection)) = emptied.take() {
+                    tracing::error!(server, "ZooKeeper has begun anew: its data are gone");
+                    self.expire();
+                    self.last_zxid = 0;
+                    self.seen.lock().expect("nobody panics with it").begin_anew();
+                    return Ok(connection);
+                }
                 self.meanwhile(sleep(pause)).await?;
                 pause = LONGEST_PAUSE.min(pause * 2);
             }
@@ -214,6 +217,7 @@ impl Session {
             last_zxid: self.last_zxid,
             session_timeout: self.asked_timeout,
             time_limit: self.granted_timeout / 3,
+            is_of_one: self.servers.len() == 1,
             seen: self.seen.clone(),
         }
     }
@@ -488,6 +492,7 @@ async fn try_server(server: String, request: SessionRequest) -> Result<Reached, 
                 request.last_zxid,
                 &request.identity,
                 request.time_limit,
+                request.is_of_one,
             )
             .await =>
         {

@@ -170,10 +170,9 @@ impl Sightings {
         self.unheard.get(node).map(|unheard| unheard.listened)
     }
 
-    /// Whether any node but `me` has shown a sign of life since this observer, `me`, has begun to
-    /// look.
-    pub fn has_another_shown_life(&self, me: &NodeName) -> bool {
-        self.showed_life.iter().any(|node| node != me)
+    /// Nodes that have shown a sign of life since this observer has begun to look.
+    pub fn seen_alive(&self) -> &BTreeSet<NodeName> {
+        &self.showed_life
     }
 
     /// Time that `node` has been silent. A node that was never seen has not.

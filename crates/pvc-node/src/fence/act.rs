@@ -129,9 +129,9 @@ impl Actor {
                 self.power_stays(record, *stamp, why).await
             }
             Step::Alone { stamp } => {
-                let why = "no other node has been heard since this one began to listen, so that \
-                           this one may be alone with an old copy of ZooKeeper's data: nobody's \
-                           power is cut";
+                let why = "less than half of the nodes have been heard since this one began to \
+                           listen, so that it may be alone with an old copy of ZooKeeper's data: \
+                           nobody's power is cut";
                 self.power_stays(record, *stamp, why).await
             }
             Step::Prove { stamp, proof, recover } => {

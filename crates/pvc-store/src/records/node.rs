@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use pvc_model::fence::FenceNote;
 use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole, PluginReport,
 };
@@ -356,8 +357,8 @@ const CHECKED: [&str; 5] =
     ["keepalive", "daemonstate", "routerstate", "domainstate", "runningdomains"];
 
 /// Removes the record with everything below it, the notes about the node, and the log of its
-/// daemons. Of a fence with a proof the note stays, for the next daemon of that name: what its
-/// guests were was started elsewhere.
+/// daemons. Of a node that is fenced the note stays, for the next daemon of that name: what its
+/// guests were was started elsewhere. Fencers of PVC 1.0.3 leave none.
 pub(crate) fn remove(draft: &mut Draft<'_>, name: &NodeName) {
     let checked = CHECKED.map(|name_of_key| key(name, name_of_key));
     let checked: Vec<&str> = checked.iter().map(String::as_str).collect();
@@ -366,10 +367,22 @@ pub(crate) fn remove(draft: &mut Draft<'_>, name: &NodeName) {
     for path in [working_on(node), daemon_note::path(node), lines] {
         draft.delete(&path);
     }
-    match fence_note::read(draft.seen(), node).filter(|note| note.proven_at.is_some()) {
-        Some(note) => fence_note::put(draft, node, &note.of_removed()),
-        None => draft.delete(&fence_note::path(node)),
+    let state = draft.seen().text(&key(name, "daemonstate"));
+    if state.as_deref() != Some(DaemonState::Fenced.as_str()) {
+        draft.delete(&fence_note::path(node));
+        return;
     }
+    let stamp = draft.seen().get(&key(name, "keepalive")).map(|stamp| stamp.version);
+    let is_present = |note: &FenceNote| {
+        note.proven_at.is_some() && (note.stamp.is_none() || note.stamp == stamp)
+    };
+    let unknown = || FenceNote {
+        proven_at: Some(0),
+        proof: "its record said that it was fenced".to_owned(),
+        ..FenceNote::default()
+    };
+    let note = fence_note::read(draft.seen(), node).filter(is_present).unwrap_or_else(unknown);
+    fence_note::put(draft, node, &note.of_removed());
 }
 
 pub(crate) fn write(draft: &mut Draft<'_>, name: &NodeName, change: &NodeChange) {

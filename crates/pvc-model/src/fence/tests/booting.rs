@@ -3,7 +3,7 @@
 use super::*;
 
 /// `hv1` fences, and has begun to look when `hv2` was silent already, and `run` by its record. It
-/// has heard `hv3`, which has stopped since.
+/// has seen `hv3` alive, which has stopped since.
 fn unheard() -> Fencer {
     unheard_with(our_node("hv2", DaemonState::Run))
 }
@@ -17,7 +17,7 @@ fn unheard_with(hv2: NodeRecord) -> Fencer {
     fencer
 }
 
-/// `hv1` fences, and has heard nobody else.
+/// `hv1` fences, and has seen nobody else alive.
 fn alone_with(hv2: NodeRecord) -> Fencer {
     Fencer::watching([node("hv1", DaemonState::Run), hv2, node("hv3", DaemonState::Stop)])
 }
@@ -80,43 +80,61 @@ fn whose_first_sign_of_life_is_missing_has_ten_minutes_since_its_observer_looks(
     }
 }
 
+/// `hv1` of this cluster, which has seen these others since it began to look.
+fn alone_of(nodes: u32, seen: &[&str]) -> Fencer {
+    let name = |number: u32| format!("hv{number}");
+    let mut fencer =
+        Fencer::watching((1..=nodes).map(|number| our_node(&name(number), DaemonState::Run)));
+    for seen in seen {
+        for state in [DaemonState::Init, DaemonState::Run] {
+            fencer.edit(seen, |node| node.daemon_state = state.clone());
+            fencer.look(true);
+        }
+    }
+    fencer.after(30);
+    for number in 2..=nodes {
+        fencer.edit(&name(number), take_for_dead);
+    }
+    fencer.plan();
+    fencer
+}
+
 /// Others do not obey an old copy of ZooKeeper's data. Whoever does would cut off all of them.
 #[test]
-fn a_fencer_that_is_alone_cuts_off_nobody_and_says_so() {
-    let mut fencer = alone_with(our_node("hv2", DaemonState::Run));
-    fencer.after(30);
-    fencer.edit("hv2", take_for_dead);
-    fencer.plan();
-    let mut said = Vec::new();
-    for second in 0..3_600 {
-        let now = fencer.now;
-        match fencer.steps_for("hv2") {
-            Some(Step::AskPower) => fencer.history("hv2").note_power(Some(true), now, INTERVAL),
-            Some(Step::Alone { stamp: 7 }) => {
-                said.push(second);
-                fencer.history("hv2").could_not_be_cut_off(now);
+fn a_fencer_that_has_seen_less_than_half_cuts_off_nobody_and_says_so() {
+    for (nodes, seen) in [(3, &[][..]), (4, &[]), (5, &["hv3"]), (9, &["hv3", "hv4", "hv5"])] {
+        let mut fencer = alone_of(nodes, seen);
+        let mut said = Vec::new();
+        for second in 0..3_600 {
+            let now = fencer.now;
+            match fencer.steps_for("hv2") {
+                Some(Step::AskPower) => fencer.history("hv2").note_power(Some(true), now, INTERVAL),
+                Some(Step::Alone { stamp: 7 }) => {
+                    said.push(second);
+                    fencer.history("hv2").could_not_be_cut_off(now);
+                }
+                None => {}
+                step => panic!("{nodes} nodes, {second}: {step:?}"),
             }
-            None => {}
-            step => panic!("{second}: {step:?}"),
+            fencer.after(1);
         }
-        fencer.after(1);
+        assert!((570..=580).contains(&said[0]) && said.len() > 1, "{nodes}: {said:?}");
     }
-    assert!((570..=580).contains(&said[0]) && said.len() > 1, "{said:?}");
-    // A sign of life of anybody else, and it is a cluster.
-    for state in [DaemonState::Run, DaemonState::Stop] {
-        fencer.edit("hv3", |node| node.daemon_state = state.clone());
-        fencer.look(true);
+}
+
+#[test]
+fn a_fencer_that_has_seen_half_waits_for_no_more_than_the_ten_minutes() {
+    for (nodes, seen) in
+        [(2, &[][..]), (3, &["hv3"]), (4, &["hv3"]), (5, &["hv3", "hv4"]), (6, &["hv3", "hv4"])]
+    {
+        let cut = cut_after(&mut alone_of(nodes, seen), Some(true));
+        assert_eq!(cut, Some(570), "{nodes} nodes");
     }
-    let cut = cut_after(&mut fencer, Some(true)).expect("it is not alone");
-    assert!(cut <= 60, "at its next attempt: {cut}");
 }
 
 #[test]
 fn a_fencer_that_is_alone_believes_a_power_that_is_off() {
-    let mut fencer = alone_with(our_node("hv2", DaemonState::Run));
-    fencer.after(30);
-    fencer.edit("hv2", take_for_dead);
-    fencer.plan();
+    let mut fencer = alone_of(3, &[]);
     for _ in 0..2 {
         assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
         let now = fencer.now;
