@@ -266,17 +266,16 @@ impl Keeper {
             AT_A_TIME,
             order.clone().into_iter().map(|uuid| {
                 let (context, hypervisor) = (context.clone(), hypervisor.clone());
-                async move {
-                    let read = context.within(OF_ONE, read(hypervisor, uuid)).await;
-                    (uuid, read.flatten())
-                }
+                async move { (uuid, context.within(OF_ONE, read(hypervisor, uuid)).await) }
             }),
         );
         let mut answered = BTreeSet::new();
         let mut answers = async || {
             while let Some(answer) = asked.ended().await {
                 ended += 1;
-                if let Ok((uuid, Some(read))) = answer {
+                let Ok((uuid, Some(read))) = answer else { continue };
+                answered.insert(uuid);
+                if let Some(read) = read {
                     return Some((uuid, read));
                 }
             }
@@ -286,7 +285,6 @@ impl Keeper {
             context.within(end.saturating_sub(context.now()), answers()).await
         {
             unread -= 1;
-            answered.insert(uuid);
             match read {
                 Some(read) => _ = self.guests.insert(uuid, read),
                 None => _ = self.guests.remove(&uuid),

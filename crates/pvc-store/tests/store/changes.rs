@@ -416,6 +416,7 @@ async fn the_proof_of_a_nodes_death_outlives_its_record() {
         ..pvc_model::fence::FenceNote::default()
     };
     world.store.report(vec![Report::Fence(hv2.clone(), note)]).await.expect("it is there");
+    write_raw(&world, "/nodes/hv2/daemonstate", b"fenced").await;
     world.store.fresh().await.expect("readable");
     change(&world.store, |changes| _ = changes.push(Change::RemoveNode(hv2.clone()))).await;
     assert_eq!(keys_with(&world, "hv2").await, BTreeSet::from(["/pvcrs/fences/hv2".to_owned()]));
@@ -428,6 +429,17 @@ async fn the_proof_of_a_nodes_death_outlives_its_record() {
     assert_eq!((fence.proven_at, fence.proof.as_str()), (Some(5), "its power was cut"));
     assert_eq!(node.present_fence(), None, "it is of an earlier life");
     assert!(!pvc_model::fence::is_power_due(node));
+
+    // A fence of long ago is none of the present life, and one by PVC 1.0.3 has left no note.
+    for (state, expected) in [("stop", None), ("fenced", Some(Some(0)))] {
+        write_raw(&world, "/nodes/hv2/daemonstate", state.as_bytes()).await;
+        world.store.fresh().await.expect("readable");
+        change(&world.store, |changes| _ = changes.push(Change::RemoveNode(hv2.clone()))).await;
+        change(&world.store, |changes| _ = changes.push(add())).await;
+        let view = world.other.fresh().await.expect("readable");
+        let fence = view.nodes["hv2"].fence.as_ref();
+        assert_eq!(fence.map(|fence| fence.proven_at), expected, "{state}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
