@@ -490,6 +490,9 @@ mod tests {
         assert!(next.unknown().unwrap().contains("how 1 guests"), "{:?}", next.unknown());
         hypervisor.set_xml_hangs(silent, false);
         next.round(&view, &context).await.unwrap();
+        assert_eq!(shown().await, Some(text.clone()), "it is not asked again at once");
+        tokio::time::sleep(ASK_AGAIN).await;
+        next.round(&view, &context).await.unwrap();
         // The bridge stays closed to those that come.
         let text = shown().await.unwrap();
         assert!(!text.contains("vnet0") && text.contains("{ \"vmbr7\" }"), "{text}");

@@ -2,7 +2,7 @@ use std::sync::{Condvar, Mutex};
 
 use bytes::Bytes;
 use pvc_embedded::EmbeddedTree;
-use pvc_model::Uuid;
+use pvc_model::{Uuid, with_causes};
 use pvc_ports::{CreateMode, Op};
 use pvc_testkit::{FlakyTree, SeededRandom, TokioClock, eventually, eventually_some};
 
@@ -58,7 +58,10 @@ impl Drop for World {
 
 /// A cluster with three VMs, to which something may be added before it is looked at.
 async fn world(before: impl AsyncFnOnce(&EmbeddedTree)) -> World {
-    let tree = EmbeddedTree::in_memory();
+    world_in(EmbeddedTree::in_memory(), before).await
+}
+
+async fn world_in(tree: EmbeddedTree, before: impl AsyncFnOnce(&EmbeddedTree)) -> World {
     let open = |connection: Arc<dyn Tree>, gate: Arc<Gate>| {
         let before_aside: BeforeAside = Arc::new(move |subjects| gate.pass(subjects));
         let random = Arc::new(SeededRandom::new(7));
@@ -407,20 +410,43 @@ fn exchange(world: &World, tree: &EmbeddedTree) {
     world.connection.mend();
 }
 
+/// A cluster of which the last of many changes is shown.
+async fn written() -> World {
+    let world = world(async |_| {}).await;
+    for number in 0..50 {
+        write(&world.tree, &vm::key(USUAL, "profile"), number.to_string()).await;
+    }
+    let is_shown = || profile(&world.store, USUAL).as_deref() == Some("49");
+    eventually("the last change is shown", SOON, is_shown).await;
+    world
+}
+
 /// The versions and numbers that are known are none of this history, however alike it looks.
 #[tokio::test]
 async fn a_view_ends_when_the_tree_comes_back_with_another_cluster() {
-    let first = world(async |_| {}).await;
-    for number in 0..50 {
-        write(&first.tree, &vm::key(USUAL, "profile"), number.to_string()).await;
-    }
-    let is_shown = || profile(&first.store, USUAL).as_deref() == Some("49");
-    eventually("the last change is shown", SOON, is_shown).await;
-    let second = world(async |_| {}).await;
+    let first = written().await;
+    let tree = EmbeddedTree::in_memory();
+    create(&tree, [("/before".to_owned(), String::new())]).await;
+    let second = world_in(tree, async |_| {}).await;
     exchange(&first, &second.tree);
     tokio::time::timeout(SOON, first.store.ended()).await.expect("it ends");
     assert_eq!(profile(&first.store, USUAL).as_deref(), Some("49"), "nothing else was shown");
     assert!(first.store.fresh().await.is_err());
+}
+
+/// A process that ended would be followed by one that knows nothing of what is lost.
+#[tokio::test]
+async fn an_old_copy_of_the_tree_is_not_shown_and_what_was_there_is_when_it_is_back() {
+    let first = written().await;
+    let copy = world(async |_| {}).await;
+    exchange(&first, &copy.tree);
+    let refused = first.store.fresh().await.expect_err("it is no tree");
+    assert!(with_causes(&refused).contains("it has lost changes"), "{refused:?}");
+    assert_eq!(profile(&first.store, USUAL).as_deref(), Some("49"));
+    write(&first.tree, &vm::key(USUAL, "profile"), "50").await;
+    exchange(&first, &first.tree);
+    let is_shown = || profile(&first.store, USUAL).as_deref() == Some("50");
+    eventually("what was written meanwhile is shown", SOON, is_shown).await;
 }
 
 #[tokio::test]
