@@ -491,7 +491,7 @@ mod tests {
         hypervisor.set_xml_hangs(silent, false);
         next.round(&view, &context).await.unwrap();
         assert_eq!(shown().await, Some(text.clone()), "it is not asked again at once");
-        tokio::time::sleep(ASK_AGAIN).await;
+        context.ports.clock.sleep(ASK_AGAIN).await;
         next.round(&view, &context).await.unwrap();
         // The bridge stays closed to those that come.
         let text = shown().await.unwrap();
