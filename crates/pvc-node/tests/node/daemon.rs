@@ -236,6 +236,7 @@ async fn a_guest_of_before_a_fence_is_not_sent_by_a_node_whose_record_is_removed
     let fence = FenceNote { proven_at: Some(5), ..FenceNote::default() };
     let mut fenced = Changes::new();
     fenced.push(Change::FenceNote("hv1".into(), fence));
+    fenced.node(&NodeName::new("hv1"), NodeChange::Daemon(DaemonState::Fenced));
     world.change(fenced).await;
     let mut removed = removal();
     removed
