@@ -1,5 +1,6 @@
 //! Real programs that are kept running.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,13 +50,14 @@ async fn eventually(what: &str, is_so: impl Fn() -> bool) {
     panic!("it did not come true in 30 s: {what}");
 }
 
-fn processes_of(token: &Path) -> usize {
+fn processes_of(token: &Path) -> BTreeSet<u32> {
     let entry = format!("TOKEN={}", token.display()).into_bytes();
     let says_so = |process: &std::fs::DirEntry| {
         let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|said| said == entry)
     };
-    std::fs::read_dir("/proc").unwrap().flatten().filter(says_so).count()
+    let processes = std::fs::read_dir("/proc").unwrap().flatten().filter(says_so);
+    processes.filter_map(|process| process.file_name().to_str()?.parse().ok()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,20 +93,23 @@ async fn a_real_program_is_started_reloaded_started_again_and_leaves_nothing() {
     want("two");
     eventually("it has read its files again", || shows("two")).await;
     assert_eq!(pid(), Some(first), "it was not started anew");
+    let of_the_first = processes_of(directory);
 
     let process = nix::unistd::Pid::from_raw(first.cast_signed());
     nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGKILL).unwrap();
     eventually("it runs again", || pid().is_some_and(|pid| pid != first)).await;
-    assert_eq!(processes_of(directory), 2, "nothing is left of the first: a shell and its `sleep`");
+    let left: BTreeSet<u32> = &processes_of(directory) & &of_the_first;
+    assert_eq!(left, BTreeSet::new(), "of the first's");
+    eventually("a shell and its `sleep` are all", || processes_of(directory).len() == 2).await;
 
     supervisor.want(Wanted::new());
     eventually("it is gone", || states.borrow().is_empty()).await;
-    assert_eq!(processes_of(directory), 0);
+    assert_eq!(processes_of(directory), BTreeSet::new());
     assert!(!directory.join("conf").exists());
 
     want("three");
     eventually("it is ready", || pid().is_some() && shows("three")).await;
     shutdown.cancel();
     task.await.unwrap();
-    assert_eq!(processes_of(directory), 0);
+    assert_eq!(processes_of(directory), BTreeSet::new());
 }
