@@ -410,9 +410,10 @@ fn may_be_booting(view: &View<'_>, node: &NodeRecord) -> bool {
     view.sightings.unheard(&node.name).is_some_and(|listened| listened < BOOTS_WITHIN)
 }
 
-/// Whether this fencer has never heard the silent node, and of all that should be heard less than
-/// half, itself counted. It may be of a few that take this store for the cluster's: the others do
-/// not obey an old copy of ZooKeeper's data, and write no stamps there.
+/// Whether this fencer has never heard the silent node, and has seen fewer nodes alive, itself
+/// counted, than owe stamps and were never heard. It may be one of a few that take this store for
+/// the cluster's: the others do not obey an old copy of ZooKeeper's data, and write no stamps
+/// there.
 fn hears_too_few(view: &View<'_>, node: &NodeRecord) -> bool {
     let is_alive = |name: &NodeName| name == view.me || view.sightings.seen_alive().contains(name);
     let is_to_stamp =

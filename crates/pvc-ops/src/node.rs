@@ -233,11 +233,23 @@ async fn look_for_life(
     word: &OffWord,
     before: Option<&NodeRecord>,
 ) -> Result<Arc<NodeRecord>, ChangeError<NodeRefusal>> {
+    let check = |seen: &Cluster, record: &NodeRecord, is_announced| {
+        check_no_doubt(seen, record, before.unwrap_or(record), word, is_announced)
+    };
+    checked(store, &word.node, check).await
+}
+
+/// Returns the record of the node `name`, by a fresh view, once `check` has nothing against it: by
+/// that view, and whether its daemon has a session with the store.
+async fn checked(
+    store: &Store,
+    name: &str,
+    check: impl FnOnce(&Cluster, &NodeRecord, bool) -> Result<(), NodeRefusal> + Send,
+) -> Result<Arc<NodeRecord>, ChangeError<NodeRefusal>> {
     let seen = store.fresh().await?;
-    let record = find_node(&seen, &word.node).map_err(|no| ChangeError::Refused(no.into()))?;
+    let record = find_node(&seen, name).map_err(|no| ChangeError::Refused(no.into()))?;
     let is_announced = store.announcement(&record.name).await?.is_some();
-    check_no_doubt(&seen, record, before.unwrap_or(record), word, is_announced)
-        .map_err(ChangeError::Refused)?;
+    check(&seen, record, is_announced).map_err(ChangeError::Refused)?;
     Ok(record.clone())
 }
 

@@ -265,25 +265,22 @@ async fn exchange(
     }
 }
 
-/// Whether `server` decides for its ensemble and its history ends before `zxid`: it was restarted
-/// empty, or from an old copy, and will never let a session go on that has seen more.
-pub(crate) async fn history_is_gone(
-    server: &str,
-    zxid: i64,
-    identity: &Identity,
-    time_limit: Duration,
-    is_of_one: bool,
-) -> bool {
+/// Whether `server` decides for its ensemble and its history ends before what `request` has seen:
+/// it was restarted empty, or from an old copy, and will never let that session go on.
+pub(crate) async fn history_is_gone(server: &str, request: &SessionRequest) -> bool {
     let ask = async {
-        let (reader, mut writer) = dial(server, identity).await?;
+        let (reader, mut writer) = dial(server, &request.identity).await?;
         writer.write_all(b"srvr").await?;
         writer.flush().await?;
         let mut answer = Vec::new();
         reader.take(1 << 16).read_to_end(&mut answer).await?;
         io::Result::Ok(Bytes::from(answer))
     };
-    match timeout(time_limit, ask).await {
-        Ok(Ok(answer)) => decides_below(&String::from_utf8_lossy(&answer), zxid, is_of_one),
+    match timeout(request.time_limit, ask).await {
+        Ok(Ok(answer)) => {
+            let answer = String::from_utf8_lossy(&answer);
+            decides_below(&answer, request.last_zxid, request.is_of_one)
+        }
         Ok(Err(_)) | Err(_) => false,
     }
 }

@@ -486,16 +486,7 @@ async fn try_server(server: String, request: SessionRequest) -> Result<Reached, 
             let anew = connect(&server, &request.anew(request.last_zxid)).await;
             anew.map(Reached::Anew).map_err(refused)
         }
-        Err(ConnectError::HungUp)
-            if history_is_gone(
-                &server,
-                request.last_zxid,
-                &request.identity,
-                request.time_limit,
-                request.is_of_one,
-            )
-            .await =>
-        {
+        Err(ConnectError::HungUp) if history_is_gone(&server, &request).await => {
             // By the number of its last change; by what it holds it may be an old copy.
             match connect(&server, &request.anew(0)).await {
                 Ok(connection) => Ok(Reached::Emptied { server, connection }),

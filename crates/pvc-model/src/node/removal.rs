@@ -10,11 +10,11 @@ use std::collections::BTreeSet;
 
 use crate::cluster::Cluster;
 use crate::fault::{NODE_FENCED, fault_id};
-use crate::fence::{BOOTS_WITHIN, PowerAfter, Sign, sign_of_life};
+use crate::fence::{BOOTS_WITHIN, PowerAfter, Sign, is_being_recovered, sign_of_life};
 use crate::hold::{Purpose, VolumeHold};
 use crate::job::course::Failure;
 use crate::job::{Job, JobId, JobWork, may_take};
-use crate::node::{DaemonState, DomainState, NodeRecord};
+use crate::node::{DaemonState, NodeRecord};
 use crate::refusal::Kind;
 use crate::request::moving_state;
 use crate::storage::VolumeId;
@@ -137,7 +137,8 @@ impl NotRemoved {
             NotRemoved::Vms { vms, first: Assigned::IsOff, .. } => {
                 format!("`pvc vm move {} --target NODE` gives it to another node", first(vms))
             }
-            NotRemoved::Vms { node, first: Assigned::MayRun, .. } => format!(
+            NotRemoved::Vms { node, first: Assigned::MayRun, .. }
+            | NotRemoved::Guests { node, .. } => format!(
                 "start `pvcnoded` there and empty it: `pvc node flush {node} --wait`; if its \
                  server is off for good, `pvc node confirm-off {node}` says so"
             ),
@@ -148,10 +149,6 @@ impl NotRemoved {
                      flush-locks {vm}`, `pvc vm start {vm}`"
                 )
             }
-            NotRemoved::Guests { node, .. } => format!(
-                "start `pvcnoded` there and empty it: `pvc node flush {node} --wait`; if its \
-                 server is off for good, `pvc node confirm-off {node}` says so"
-            ),
             NotRemoved::Moving { vms, .. } => {
                 format!("wait for that; `pvc vm info {}` shows how far it is", first(vms))
             }
@@ -222,12 +219,11 @@ impl Removal<'_> {
 
     fn check_gone(&self) -> Result<(), NotRemoved> {
         let node = self.name();
-        match (&self.node.daemon_state, &self.node.domain_state) {
-            (DaemonState::Fenced, DomainState::FenceFlush) => {
-                return Err(NotRemoved::BeingRecovered { node });
-            }
-            (DaemonState::Stop | DaemonState::Fenced, _) => {}
-            (state, _) => return Err(NotRemoved::State { node, state: state.clone() }),
+        if is_being_recovered(self.node) {
+            return Err(NotRemoved::BeingRecovered { node });
+        }
+        if !matches!(self.node.daemon_state, DaemonState::Stop | DaemonState::Fenced) {
+            return Err(NotRemoved::State { node, state: self.node.daemon_state.clone() });
         }
         let Removal { cluster, before, asked, is_announced, .. } = *self;
         if let Some(sign) = sign_of_life(cluster, self.node, before, asked, is_announced) {
@@ -423,7 +419,7 @@ mod tests {
     use crate::fence::FenceNote;
     use crate::job::course::Course;
     use crate::job::{ClaimId, JobProgress, JobSpec, JobState, JobVm, Steps, WorkerRecord};
-    use crate::node::DaemonNote;
+    use crate::node::{DaemonNote, DomainState};
     use crate::osd::{AddOsds, DeviceSpec};
     use crate::records;
     use crate::storage::OsdRecord;

@@ -129,9 +129,9 @@ impl Actor {
                 self.power_stays(record, *stamp, why).await
             }
             Step::Alone { stamp } => {
-                let why = "less than half of the nodes have been heard since this one began to \
-                           listen, so that it may be alone with an old copy of ZooKeeper's data: \
-                           nobody's power is cut";
+                let why = "it has not been heard since this node began to listen, and more nodes \
+                           have not than have, so that this one may be with an old copy of \
+                           ZooKeeper's data: the power of none of them is cut";
                 self.power_stays(record, *stamp, why).await
             }
             Step::Prove { stamp, proof, recover } => {

@@ -11,7 +11,7 @@ use pvc_model::node::removal::{self, References, failure_of_removed};
 use pvc_ports::Clock;
 use pvc_store::{Change, ChangeError, Changes, Expect, Store, VmChange};
 
-use super::{NodeRefusal, Watched};
+use super::{NodeRefusal, Watched, checked};
 use crate::job::failed;
 use crate::refusal::find_node;
 
@@ -77,13 +77,11 @@ async fn look(
     removal: &Removal,
     before: Option<&NodeRecord>,
 ) -> Result<Arc<NodeRecord>, ChangeError<NodeRefusal>> {
-    let seen = store.fresh().await?;
-    let record = find_node(&seen, &removal.node).map_err(|no| ChangeError::Refused(no.into()))?;
-    let is_announced = store.announcement(&record.name).await?.is_some();
-    let now = clock.wall().as_secs();
-    check(&seen, record, before.unwrap_or(record), removal, is_announced, now)
-        .map_err(ChangeError::Refused)?;
-    Ok(record.clone())
+    let check = |seen: &Cluster, record: &NodeRecord, is_announced| {
+        let now = clock.wall().as_secs();
+        check(seen, record, before.unwrap_or(record), removal, is_announced, now).map(drop)
+    };
+    checked(store, &removal.node, check).await
 }
 
 fn check(

@@ -134,20 +134,16 @@ fn a_fencer_that_has_seen_half_waits_for_no_more_than_the_ten_minutes() {
 
 #[test]
 fn a_fencer_that_is_alone_believes_a_power_that_is_off() {
-    let mut fencer = alone_of(3, &[]);
-    for _ in 0..2 {
-        assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
-        let now = fencer.now;
-        fencer.history("hv2").note_power(Some(false), now, INTERVAL);
-        fencer.now += CONFIRM_AFTER;
-    }
-    let proof = Proof::FoundOff;
-    assert_eq!(fencer.steps_for("hv2"), Some(Step::Prove { stamp: 7, proof, recover: true }));
+    believes_that_it_is_off(alone_of(3, &[]));
 }
 
 #[test]
 fn off_is_a_proof_at_once_of_a_node_without_a_sign_of_life() {
-    let mut fencer = suspected();
+    believes_that_it_is_off(suspected());
+}
+
+/// The BMC of `hv2` says twice that the power is off.
+fn believes_that_it_is_off(mut fencer: Fencer) {
     for _ in 0..2 {
         assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
         let now = fencer.now;
