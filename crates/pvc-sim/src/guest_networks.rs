@@ -25,7 +25,8 @@ use pvc_model::network::NetworkRecord;
 use pvc_ports::Program;
 
 pub(crate) use self::addresses::{
-    dhcp_range, first_record, host_of, ip4_network, mac, port, reserved_address, rule_name,
+    dhcp_range, first_record, host_of, ip4_network, mac, port, reserved_address, rule_direction,
+    rule_name,
 };
 pub use self::ask::NetworkAsk;
 use self::ask::NetworkPart;

@@ -393,12 +393,13 @@ fn asked_of_network(ask: &NetworkAsk) -> Asked {
             Asked::new(Method::PUT, network).with("dhcp4", on.to_string())
         }
         NetworkAsk::AddRule { rule: text, first, .. } => {
-            let asked = Asked::post(rule(text)).with("rule", text).with("direction", "in");
+            let direction = guest_networks::rule_direction(text).as_str();
+            let asked = Asked::post(rule(text)).with("rule", text).with("direction", direction);
             if *first { asked.with("order", "0") } else { asked }
         }
         NetworkAsk::TryRule { rule: text, seconds, .. } => Asked::post(rule(text))
             .with("rule", text)
-            .with("direction", "in")
+            .with("direction", guest_networks::rule_direction(text).as_str())
             .with("confirm", seconds.to_string()),
         NetworkAsk::Confirm { .. } => Asked::post(format!("{network}/confirm")),
         NetworkAsk::RemoveRule { rule: text, .. } => Asked::new(Method::DELETE, rule(text)),

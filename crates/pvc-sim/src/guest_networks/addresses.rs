@@ -1,6 +1,6 @@
 //! Names and addresses in the networks of VMs of a world.
 
-use pvc_model::network::NetworkRecord;
+use pvc_model::network::{Direction, NetworkRecord};
 
 /// The part of a network's addresses that its number makes.
 fn subnet(vni: u32) -> u8 {
@@ -34,6 +34,12 @@ pub(crate) fn mac(vm: usize) -> String {
 /// Description of a rule, which is its name.
 pub(crate) fn rule_name(rule: &str) -> String {
     rule.replace(|c: char| !c.is_ascii_alphanumeric(), "-")
+}
+
+/// Direction of a rule with these words: one that begins with a destination is about what guests
+/// send, any other about what comes to them.
+pub(crate) fn rule_direction(rule: &str) -> Direction {
+    if rule.starts_with("ip daddr ") { Direction::Out } else { Direction::In }
 }
 
 /// A managed network as whoever set the cluster up has made it.

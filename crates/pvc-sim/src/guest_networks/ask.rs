@@ -26,7 +26,7 @@ pub enum NetworkAsk {
         vni: u32,
         on: bool,
     },
-    /// Adds a rule for what comes in, behind those that there are or before them.
+    /// Adds a rule, behind those that there are of its direction or before them.
     AddRule {
         vni: u32,
         rule: String,

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use pvc_embedded::state::{TreeState, Work};
 use pvc_model::guest_network::rules::{Known, network_filter};
-use pvc_model::network::{AclRecord, Direction};
+use pvc_model::network::AclRecord;
 use pvc_ports::{Firewall as _, Network as _, Op};
 
 use crate::cluster::Cluster;
@@ -62,7 +62,7 @@ impl Scene {
 
 fn view(rules: &[&str]) -> View {
     let acl = |(order, rule): (u32, &&str)| AclRecord {
-        direction: Direction::In,
+        direction: rule_direction(rule),
         order,
         description: rule_name(rule),
         rule: (*rule).to_owned(),
@@ -101,6 +101,16 @@ async fn rules_that_were_never_recorded_are_found() {
     let scene = Scene::new();
     scene.record(&["tcp dport 22 accept", "drop"]);
     scene.load(&["drop", "tcp dport 22 accept"]).await;
+    assert!(scene.found().unwrap().contains("never had"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_about_what_guests_send_is_judged_too() {
+    let (scene, rules) = (Scene::new(), ["tcp dport 22 accept", "ip daddr 192.0.2.0/24 drop"]);
+    scene.record(&rules);
+    scene.load(&rules).await;
+    assert_eq!(scene.found(), None);
+    scene.load(&rules[..1]).await;
     assert!(scene.found().unwrap().contains("never had"));
 }
 

@@ -11,8 +11,8 @@ use crate::guest_networks::{FIRST_VNI, NetworkAsk};
 const RULES: [&str; 6] = [
     "tcp dport 22 accept",
     "tcp dport 443 accept",
-    "udp dport 53 accept",
-    "ip saddr 192.0.2.0/24 drop",
+    "ip daddr 192.0.2.53 accept",
+    "ip daddr 192.0.2.0/24 drop",
     "tcp dport 5432 drop",
     "drop",
 ];

@@ -3,7 +3,9 @@
 use pvc_lab_tests::Lab;
 use pvc_standalone_tests::{eventually, exit};
 
-use crate::guest_networks::{a_network_is_made, has_the_network, plugged, reaches};
+use crate::guest_networks::{
+    a_network_is_made, guest, has_the_network, plugged, reaches, web1_pings,
+};
 
 #[test]
 fn a_hypervisor_joins_with_networks_and_guests_and_is_fenced_though_its_fencer_dies_too() {
@@ -31,7 +33,10 @@ fn a_hypervisor_joins_with_networks_and_guests_and_is_fenced_though_its_fencer_d
     plugged(&lab, "pvchv4", "10.20.1.24");
     reaches(&lab, "pvchv4", "10.20.1.21");
     reaches(&lab, "pvchv4", "10.20.1.1");
-    lab.start("web1", "pvchv4");
+    // A VM there has an address of DHCP, and is reached from elsewhere as it reaches others.
+    let web1 = guest(&lab, "web1", "pvchv4");
+    reaches(&lab, "pvchv1", &web1);
+    web1_pings(&lab, "pvchv4", "10.20.1.21", "to-pvchv1", true);
     let client = lab.writer("web1");
 
     let primary = lab.primary();

@@ -196,7 +196,7 @@ const FORBIDDEN: &str = "10.99.0.202";
 
 /// Has the VM `web1`, which runs on `node`, ping this address until it says `word` and whether an
 /// answer came.
-fn web1_pings(lab: &Lab, node: &str, address: &str, word: &str, is_answered: bool) {
+pub(crate) fn web1_pings(lab: &Lab, node: &str, address: &str, word: &str, is_answered: bool) {
     let line = format!("run ping -c 1 -W 2 {address} >/dev/null; echo {word} $?");
     lab.types(node, "web1", &line, &format!("{word} {}", u8::from(!is_answered)));
 }
@@ -284,6 +284,7 @@ fn the_primary_moves(lab: &Lab, guest: &str, heir: &str) {
          {of_guest} between guests"
     );
     assert!(of_guest <= 1, "{of_guest} pings between guests were lost while the primary moved");
+    // It is on no two nodes, so for a moment it is on none: one ping's time on a quiet machine.
     assert!(of_gateway <= 5, "{of_gateway} pings to the gateway were lost");
     assert_eq!(passed, 0, "{passed} pings passed a rule that drops them while the primary moved");
 }
