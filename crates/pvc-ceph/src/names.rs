@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use pvc_model::storage::{PoolName, TrashId, VolumeId};
 use pvc_ports::{StorageError, TrashedVolume};
 
-use crate::rbd::{Failure, QUICK, image_args};
+use crate::rbd::{Failure, QUICK, image_args, with_volume};
 use crate::storage::{RbdStorage, require_addressable, require_pool_name};
 use crate::trash_answers::{ids_in_directory, ids_in_keys, moved_by_users};
 
@@ -124,7 +124,7 @@ impl RbdStorage {
                  `{volume}`: rename that one for as long as this takes",
                 entry.id
             );
-            return Err(StorageError::Refused { doing: MENDING, said });
+            return Err(StorageError::Refused { doing: with_volume(MENDING, &volume), said });
         }
         let permit = self.may_write(&volume.pool).await?;
         let args = [image_args(&volume), vec![LEAST_KEPT.to_owned()]].concat();
@@ -156,7 +156,7 @@ impl RbdStorage {
                 "a removal of it was cut off; if none is under way, `rados --pool {pool} rmomapkey \
                  {TRASH} {key}` makes it a volume like any other"
             );
-            return Err(StorageError::Refused { doing: MENDING, said });
+            return Err(StorageError::Refused { doing: with_volume(MENDING, volume), said });
         };
         let permit = self.may_write(pool).await?;
         match self.restore_as(&permit, image, volume).await {

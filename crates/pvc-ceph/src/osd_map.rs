@@ -232,20 +232,19 @@ impl OsdMap for RbdStorage {
     }
 
     async fn set_flag(&self, flag: OsdFlag) -> Result<(), OsdError> {
-        let command = json!({ "prefix": "osd set", "key": flag.name() });
-        Ok(self.order_flag(command).await?)
+        Ok(self.order_flag("osd set", flag).await?)
     }
 
     async fn unset_flag(&self, flag: OsdFlag) -> Result<(), OsdError> {
-        let command = json!({ "prefix": "osd unset", "key": flag.name() });
-        Ok(self.order_flag(command).await?)
+        Ok(self.order_flag("osd unset", flag).await?)
     }
 }
 
 impl RbdStorage {
-    async fn order_flag(&self, command: Value) -> Result<(), StorageError> {
-        let answered = self.monitors.ask(&command).await;
-        answered.map(drop).map_err(|error| error.while_doing("changing a flag"))
+    async fn order_flag(&self, prefix: &str, flag: OsdFlag) -> Result<(), StorageError> {
+        let answered = self.monitors.ask(&json!({ "prefix": prefix, "key": flag.name() })).await;
+        let doing = format!("changing flag `{}`", flag.name());
+        answered.map(drop).map_err(|error| error.while_doing(&doing))
     }
 }
 

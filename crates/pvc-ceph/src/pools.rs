@@ -130,7 +130,7 @@ impl RbdStorage {
     /// Has Ceph's autoscaler say what it thinks of the number of placement groups, and leave it as
     /// an operator has set it: by itself it would take that of an empty pool back. Where it is off
     /// it stays so.
-    async fn keep_groups(&self, pool: &PoolName, doing: &'static str) -> Result<(), StorageError> {
+    async fn keep_groups(&self, pool: &PoolName, doing: &str) -> Result<(), StorageError> {
         let setting = "pg_autoscale_mode";
         let asked = json!({ "prefix": "osd pool get", "pool": pool.as_str(), "var": setting });
         let of_pool = &with_pool(doing, pool);
@@ -160,7 +160,7 @@ impl RbdStorage {
         pool: &PoolName,
         setting: &str,
         value: &str,
-        doing: &'static str,
+        doing: &str,
     ) -> Result<(), StorageError> {
         let command = json!({
             "prefix": "osd pool set",
@@ -176,8 +176,9 @@ impl RbdStorage {
         &self,
         pool: &PoolName,
         command: &Value,
-        doing: &'static str,
+        doing: &str,
     ) -> Result<(), StorageError> {
+        let doing = with_pool(doing, pool);
         match self.monitors.ask(command).await {
             Ok(_) => Ok(()),
             Err(AskError::Rados(RadosError::Refused { errno, said }))
@@ -185,7 +186,7 @@ impl RbdStorage {
             {
                 Err(StorageError::Refused { doing, said })
             }
-            Err(error) => Err(error.while_doing(&with_pool(doing, pool))),
+            Err(error) => Err(error.while_doing(&doing)),
         }
     }
 }

@@ -323,7 +323,8 @@ impl Storage for RbdStorage {
             }
             false => return Ok(()),
         };
-        Err(StorageError::Refused { doing: "looking whether the pool may be removed", said })
+        let doing = format!("looking whether pool `{pool}` may be removed");
+        Err(StorageError::Refused { doing, said })
     }
 
     async fn half_removed(&self, pool: &PoolName) -> Result<Vec<VolumeId>, StorageError> {

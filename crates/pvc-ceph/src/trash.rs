@@ -10,7 +10,7 @@ use pvc_ports::{StorageError, TrashedVolume};
 use crate::answers::{self, Image, Snapshot};
 use crate::gate::WritePermit;
 use crate::looks::Whole;
-use crate::rbd::{Failure, QUICK, image_args, pool_arg};
+use crate::rbd::{Failure, QUICK, image_args, pool_arg, with_volume};
 use crate::storage::{
     RbdStorage, good_volume, require_addressable, require_unprotected, with_json,
 };
@@ -66,7 +66,7 @@ impl RbdStorage {
                     let said = "its removal was cut off, and `pvc storage volume remove --purge` \
                                 brings that to its end"
                         .to_owned();
-                    return Err(StorageError::Refused { doing: MOVING, said });
+                    return Err(StorageError::Refused { doing: with_volume(MOVING, volume), said });
                 }
             },
             Err(error) => return Err(error),

@@ -61,11 +61,22 @@ impl OsdError {
     /// Advice for the operator.
     pub fn hint(&self) -> Option<String> {
         match self {
-            OsdError::NoDevice { .. } | OsdError::NotBlock { .. } => {
+            OsdError::NoDevice { .. } | OsdError::LinkLoop { .. } | OsdError::NotBlock { .. } => {
                 Some("`lsblk` on the node shows its disks".to_owned())
+            }
+            OsdError::NoGroup { .. } | OsdError::GroupExists { .. } => Some(
+                "`vgs` on the node shows its volume groups; `pvc storage osd create-db-vg` makes \
+                 the one for databases, once"
+                    .to_owned(),
+            ),
+            OsdError::VolumeExists { .. } | OsdError::NoVolume { .. } => {
+                Some("`lvs` on the node shows its logical volumes".to_owned())
             }
             OsdError::NoOsd { .. } => {
                 Some("`pvc storage osd list` shows those there are".to_owned())
+            }
+            OsdError::NumberTaken { osd } => {
+                Some(format!("`ceph osd find {osd}` on a node says where that one is"))
             }
             OsdError::NotSafe { .. } => Some(
                 "wait until the cluster has moved its data to other OSDs; `pvc storage status` \
@@ -77,11 +88,18 @@ impl OsdError {
             {
                 Some("see `/var/log/ceph/ceph-volume.log` on the node".to_owned())
             }
+            OsdError::Failed { .. } | OsdError::TimedOut { .. } => Some(
+                "the kernel's log of the node (`journalctl -k`) says how its disks are".to_owned(),
+            ),
             OsdError::NotRun { source: crate::ExecError::Missing { program }, .. } => {
                 Some(format!("is the package with `{program}` installed on the node?"))
             }
             OsdError::Services(error) => error.hint(),
-            _ => None,
+            OsdError::Cluster(StorageError::TimedOut { .. } | StorageError::Io { .. }) => {
+                Some("`ceph status` on a node says how Ceph is".to_owned())
+            }
+            // Their words say what can be done, or there is nothing.
+            OsdError::NotRun { .. } | OsdError::NotUnderstood { .. } | OsdError::Cluster(_) => None,
         }
     }
 }
@@ -168,4 +186,44 @@ pub trait OsdHost: Send + Sync {
     async fn start_daemon(&self, id: OsdId) -> Result<(), OsdError>;
     /// Begins to stop the daemon of an OSD.
     async fn stop_daemon(&self, id: OsdId) -> Result<(), OsdError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_disk_or_an_osd_names_it_and_says_what_can_be_done() {
+        let (osd, group) = (OsdId(3), LvmName::db_group());
+        let device = Device::parse("/dev/sdb").expect("it is a path");
+        let volume = LogicalVolume::parse("osd-db/osd-db-3").expect("these are names");
+        let (program, doing) = ("sgdisk".to_owned(), "erasing `/dev/sdb`".to_owned());
+        let cluster =
+            StorageError::TimedOut { doing: "listing OSDs (OSD 3)".to_owned(), seconds: 5 };
+        for (error, name) in [
+            (OsdError::NoDevice { device: device.clone() }, "`/dev/sdb`"),
+            (OsdError::LinkLoop { device: device.clone() }, "`/dev/sdb`"),
+            (OsdError::NotBlock { device, found: "/srv/sdb".to_owned() }, "`/dev/sdb`"),
+            (OsdError::NoGroup { group: group.clone() }, "`osd-db`"),
+            (OsdError::GroupExists { group }, "`osd-db`"),
+            (OsdError::VolumeExists { volume: volume.clone() }, "`osd-db/osd-db-3`"),
+            (OsdError::NoVolume { volume }, "`osd-db/osd-db-3`"),
+            (OsdError::NoOsd { osd }, "OSD 3"),
+            (OsdError::NumberTaken { osd }, "number 3"),
+            (OsdError::NotSafe { osd, why: "it has data".to_owned() }, "OSD 3"),
+            (
+                OsdError::Failed {
+                    program: program.clone(),
+                    doing: doing.clone(),
+                    said: "no".to_owned(),
+                },
+                "`/dev/sdb`",
+            ),
+            (OsdError::TimedOut { program, doing, seconds: 30 }, "`/dev/sdb`"),
+            (OsdError::Cluster(cluster), "OSD 3"),
+        ] {
+            assert!(error.to_string().contains(name), "{error}");
+            assert!(error.hint().is_some(), "{error}");
+        }
+    }
 }

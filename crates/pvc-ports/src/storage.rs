@@ -138,9 +138,10 @@ pub enum StorageError {
     HasClones { volume: VolumeId, clones: Vec<CloneName> },
     #[error("no OSD has devices of the class `{class}`")]
     NoDevices { class: &'static str },
-    /// By rules of its own; asked again it says the same.
+    /// By rules of its own; asked again it says the same. `doing` follows "while it was", here and
+    /// below, and names what it was done to.
     #[error("the storage refused it while it was {doing}: {said}")]
-    Refused { doing: &'static str, said: String },
+    Refused { doing: String, said: String },
     #[error("volume `{volume}` is in use by `{holder}`")]
     InUse { volume: VolumeId, holder: String },
     /// Also with force.
@@ -169,7 +170,6 @@ pub enum StorageError {
     /// Stopped by its [`Course`]; nothing is left half made.
     #[error("it was cancelled before it was done")]
     Stopped,
-    /// `doing` follows "while it was", here and below, and names what it was done to.
     #[error("the storage did not answer within {seconds} s while it was {doing}")]
     TimedOut { doing: String, seconds: u64 },
     #[error("the storage failed while it was {doing}")]

@@ -235,6 +235,9 @@ pub enum Ask {
     /// Plug a network interface into the running guest, always the same one.
     Attach(usize),
     Detach(usize),
+    /// Plug in the disk whose volume is `vms/extra`.
+    AttachDisk(usize),
+    DetachDisk(usize),
     Flush(usize),
     Ready(usize),
     /// Flushes as [`Flush`](Ask::Flush) does, and waits until it is done.
@@ -280,6 +283,8 @@ impl Ask {
             | Ask::FlushLocks(vm)
             | Ask::Attach(vm)
             | Ask::Detach(vm)
+            | Ask::AttachDisk(vm)
+            | Ask::DetachDisk(vm)
             | Ask::Rename { vm, .. }
             | Ask::Upload { vm, .. }
             | Ask::Modify { vm, .. }

@@ -178,6 +178,8 @@ pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> Option<LegacyAsk> {
         | Ask::RemoveNode(_)
         | Ask::Attach(_)
         | Ask::Detach(_)
+        | Ask::AttachDisk(_)
+        | Ask::DetachDisk(_)
         | Ask::Method { .. }
         | Ask::Limit { .. } => return None,
     })

@@ -39,6 +39,12 @@ const REPLY_BYTES: usize = 16 << 20;
 const DEVICE: &str = "<interface type='bridge'><mac address='52:54:00:00:00:01'/>\
                       <source bridge='brupstream'/></interface>";
 
+/// Target of the disk that operators plug in and out.
+pub(crate) const DISK_TARGET: &str = "sdz";
+
+const DISK: &str = "<disk type='network' device='disk'><source protocol='rbd' name='vms/extra'/>\
+                    <target dev='sdz' bus='scsi'/></disk>";
+
 /// Result of a request: why it was refused, or `None` if there was no answer in time.
 pub(crate) type Answer = Option<Result<(), Refusal>>;
 
@@ -239,6 +245,10 @@ fn asked(ask: &Ask, names: &Names) -> Asked {
         Ask::Attach(which) => Asked::post(format!("{}/device", vm(which))).with_xml(DEVICE),
         Ask::Detach(which) => {
             Asked::new(Method::DELETE, format!("{}/device", vm(which))).with_xml(DEVICE)
+        }
+        Ask::AttachDisk(which) => Asked::post(format!("{}/device", vm(which))).with_xml(DISK),
+        Ask::DetachDisk(which) => {
+            Asked::new(Method::DELETE, format!("{}/device", vm(which))).with_xml(DISK)
         }
         Ask::Move { vm, to, live_only } => {
             place(vm, "move", *to).with("force_live", live_only.to_string())
@@ -607,6 +617,11 @@ mod tests {
                 Ask::NewVm(NewVmAsk::FlushLocks { name: "shop".to_owned() }),
                 "POST /api/v1/vm/shop/locks?",
             ),
+            (
+                Ask::Storage(StorageAsk::SetPgs { pool: "data".to_owned(), count: 64 }),
+                "PUT /api/v1/storage/ceph/pool/data?pgs=64",
+            ),
+            (Ask::DetachDisk(0), "DELETE /api/v1/vm/web1/device?"),
             (Ask::CancelTask, "DELETE /api/v1/tasks/0123abcd?"),
             (Ask::Benchmark, "POST /api/v1/storage/ceph/benchmark?pool=vms"),
             (

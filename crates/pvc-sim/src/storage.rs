@@ -653,7 +653,7 @@ impl StorageCluster for Volumes {
     }
 
     async fn set_placement_groups(&self, pool: &PoolName, count: u32) -> Result<(), StorageError> {
-        self.kept(|kept| kept.set_placement_groups(pool, count)).await
+        self.changed(|state| state.ceph.volumes.set_placement_groups(pool, count)).await
     }
 
     fn access(&self) -> &RbdAccess {

@@ -98,7 +98,8 @@ impl MemoryVolumes {
         match self.kept.contains(pool) {
             true => {
                 let said = "the pool is kept".to_owned();
-                Err(StorageError::Refused { doing: "looking at a pool", said })
+                let doing = format!("looking whether pool `{pool}` may be removed");
+                Err(StorageError::Refused { doing, said })
             }
             false => Ok(()),
         }

@@ -5,7 +5,7 @@ use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::StorageError;
 
 use crate::answers;
-use crate::rbd::is_addressable;
+use crate::rbd::{is_addressable, with_volume};
 
 pub(super) const NAMING: &str = "naming a new volume";
 
@@ -15,7 +15,7 @@ pub(super) fn left_of_a_rename(volume: &VolumeId) -> StorageError {
         "the name `{name}` is left of a rename that was cut short, and no volume has it: when no \
          rename runs, `rados --pool {pool} rm rbd_id.{name}` frees it"
     );
-    StorageError::Refused { doing: NAMING, said }
+    StorageError::Refused { doing: with_volume(NAMING, volume), said }
 }
 
 pub(crate) fn require_pool_name(pool: &PoolName) -> Result<(), StorageError> {

@@ -173,6 +173,9 @@ pub(crate) fn named(error: StorageError, partial: &VolumeId, volume: &VolumeId) 
             StorageError::TimedOut { doing: of_volume(&doing), seconds }
         }
         StorageError::Io { doing, source } => StorageError::Io { doing: of_volume(&doing), source },
+        StorageError::Refused { doing, said } => {
+            StorageError::Refused { doing: of_volume(&doing), said }
+        }
         other => other,
     }
 }

@@ -170,6 +170,7 @@ async fn a_name_that_opens_and_that_no_volume_has_is_neither_removed_nor_renamed
     assert!(matches!(renamed, Err(StorageError::NoVolume { .. })), "{renamed:?}");
     let refused = storage.create(&id("vms/a"), 4096, false).await.unwrap_err();
     assert!(refused.to_string().contains("rados --pool vms rm rbd_id.a"), "{refused}");
+    assert!(refused.to_string().contains("naming a new volume (`vms/a`)"), "{refused}");
     assert!(exec.ran().iter().all(|c| ["ls", "info"].contains(&c.args[0].as_str())));
 }
 

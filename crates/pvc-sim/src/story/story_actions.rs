@@ -479,12 +479,18 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
         means: |f| change(StorageAsk::AddPool { pool: f.text.clone() }),
     },
     Form {
+        form: "storage pool set-pgs COUNT TEXT",
+        means: |f| change(StorageAsk::SetPgs { pool: f.text.clone(), count: f.count }),
+    },
+    Form {
         form: "storage pool remove TEXT",
         means: |f| change(StorageAsk::RemovePool { pool: f.text.clone() }),
     },
     Form { form: "vm flush-locks VM", means: |f| ask(Ask::FlushLocks(f.vm())) },
     Form { form: "vm attach interface to VM", means: |f| ask(Ask::Attach(f.vm())) },
     Form { form: "vm detach interface from VM", means: |f| ask(Ask::Detach(f.vm())) },
+    Form { form: "vm attach disk to VM", means: |f| ask(Ask::AttachDisk(f.vm())) },
+    Form { form: "vm detach disk from VM", means: |f| ask(Ask::DetachDisk(f.vm())) },
     Form {
         form: "vm move VM",
         means: |f| ask(Ask::Move { vm: f.vm(), to: None, live_only: false }),

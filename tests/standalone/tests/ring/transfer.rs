@@ -150,22 +150,38 @@ fn what_cannot_fill_a_volume_changes_nothing() {
 }
 
 #[test]
-fn a_large_upload_and_download_take_little_memory() {
+fn large_uploads_and_downloads_take_little_memory() {
     let machine = machine();
-    // What both ways take of any volume has been taken when it counts.
-    let (small, _) = disk(&machine, 8);
-    storage(&machine, &format!("volume upload -y vms data {}", small.display())).ok();
-    saved(&machine);
+    // What each way takes of any volume has been taken when it counts.
+    goes_each_way(&machine, "small", 4);
     let before = machine.daemon("standalone").most_resident_kib();
-    let at = |name: &str| machine.dir().join(name).display().to_string();
-    let contents = vec![9_u8; 128 << 20];
-    fs::write(at("large"), &contents).expect("the machine's folder can be written");
-    storage(&machine, "volume add vms large 128M").ok();
-    storage(&machine, &format!("volume upload -y vms large {}", at("large"))).ok();
-    storage(&machine, &format!("volume download vms large {}", at("back"))).ok();
-    assert!(fs::read(at("back")).expect("it was saved") == contents, "it came back");
+    goes_each_way(&machine, "large", 128);
     let grown = machine.daemon("standalone").most_resident_kib().saturating_sub(before);
     assert!(grown < 48 << 10, "the daemon grew by {grown} KiB");
+}
+
+/// A disk without holes fills a volume and comes back: as it is, packed, and as an image that is
+/// kept in a file while it is converted.
+fn goes_each_way(machine: &Machine, volume: &str, mib: usize) {
+    let at = |ending: &str| machine.dir().join(format!("{volume}{ending}")).display().to_string();
+    let contents = vec![9_u8; mib << 20];
+    fs::write(at(""), &contents).expect("the machine's folder can be written");
+    run("zstd", &["-q", &at("")]);
+    run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &at(""), &at(".qcow2")]);
+    for (format, way, ending) in
+        [("raw", "none", ""), ("raw", "zstd", ".zst"), ("qcow2", "none", ".qcow2")]
+    {
+        storage(machine, &format!("volume add vms {volume} {mib}M")).ok();
+        let line = format!("volume upload -y -f {format} vms {volume} {}", at(ending));
+        storage(machine, &line).ok();
+        let back = at(".back");
+        let line = format!("volume download vms {volume} {back} -f {format} -c {way} --force");
+        storage(machine, &line).ok();
+        if (format, way) == ("raw", "none") {
+            assert!(fs::read(&back).expect("it was saved") == contents, "it came back");
+        }
+        storage(machine, &format!("volume remove vms {volume} --purge -y")).ok();
+    }
 }
 
 /// Whether a volume is in the making below the folder of volumes.

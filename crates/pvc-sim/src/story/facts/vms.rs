@@ -4,6 +4,7 @@ use pvc_model::vm::{VmRecord, VmState};
 
 use super::{Fact, Look, name_or_none, so};
 use crate::cluster::vm_uuid;
+use crate::operators::DISK_TARGET;
 use crate::story::words::Form;
 
 /// Fact about VMs and their guests.
@@ -29,6 +30,8 @@ pub(in crate::story) enum VmFact {
     IsCalled(usize, String),
     /// The running guest has the interface that operators plug in, or has not.
     HasInterface(usize, bool),
+    /// The same of the disk.
+    HasDisk(usize, bool),
     IsUndefined(usize),
     /// The VM was made of an image, with all of its volumes.
     NewVmIsWhole(String),
@@ -80,6 +83,8 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     Form { form: "VM is called TEXT", means: |f| vm(VmFact::IsCalled(f.vm(), f.text.clone())) },
     Form { form: "VM has an interface more", means: |f| vm(VmFact::HasInterface(f.vm(), true)) },
     Form { form: "VM has no interface more", means: |f| vm(VmFact::HasInterface(f.vm(), false)) },
+    Form { form: "VM has a disk more", means: |f| vm(VmFact::HasDisk(f.vm(), true)) },
+    Form { form: "VM has no disk more", means: |f| vm(VmFact::HasDisk(f.vm(), false)) },
     Form { form: "VM is undefined", means: |f| vm(VmFact::IsUndefined(f.vm())) },
     Form { form: "there is new vm TEXT", means: |f| vm(VmFact::NewVmIsWhole(f.text.clone())) },
     Form { form: "there runs new vm TEXT", means: |f| vm(VmFact::NewVmRuns(f.text.clone())) },
@@ -128,6 +133,7 @@ impl Look<'_> {
                 self.record(*vm, |record| record.name == *name, |record| record.name.clone())
             }
             VmFact::HasInterface(vm, wanted) => self.has_interface(*vm, *wanted),
+            VmFact::HasDisk(vm, wanted) => self.has_disk(*vm, *wanted),
             VmFact::IsUndefined(vm) => {
                 so(!self.cluster.view().vms.contains_key(&vm_uuid(*vm)), || {
                     "it has a record".to_owned()
@@ -213,6 +219,15 @@ impl Look<'_> {
         });
         let is_so = !plugged.is_empty() && plugged.iter().all(|more| *more == usize::from(wanted));
         so(is_so, || format!("its guests have {plugged:?} more"))
+    }
+
+    fn has_disk(&self, vm: usize, wanted: bool) -> Result<(), String> {
+        let plugged: Vec<bool> = self.cluster.world.with(|state| {
+            let guests = state.hypervisors.iter().filter_map(|host| host.guests.get(&vm_uuid(vm)));
+            guests.map(|guest| guest.plugged.contains_key(DISK_TARGET)).collect()
+        });
+        let is_so = !plugged.is_empty() && plugged.iter().all(|has| *has == wanted);
+        so(is_so, || format!("that its guests have it is {plugged:?}"))
     }
 
     /// Every VM in `start` runs on its node, and no other runs.

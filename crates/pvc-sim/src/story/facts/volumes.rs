@@ -29,6 +29,8 @@ pub(in crate::story) enum VolumeFact {
     /// A volume is there, and recorded, or neither; `POOL/VOLUME`.
     ThereIsVolume(String, bool),
     ThereIsPool(String, bool),
+    /// The pool has so many placement groups, and is recorded with them.
+    PoolHasGroups(String, u32),
     /// The volume depends on the one that it is a copy of.
     IsClone(String, bool),
     ChangeStandsStill,
@@ -104,6 +106,10 @@ pub(super) const FORMS: &[Form<Fact>] = &[
         means: |f| volume(VolumeFact::ThereIsPool(f.text.clone(), false)),
     },
     Form {
+        form: "there are COUNT placement groups in pool TEXT",
+        means: |f| volume(VolumeFact::PoolHasGroups(f.text.clone(), f.count)),
+    },
+    Form {
         form: "there is clone TEXT",
         means: |f| volume(VolumeFact::IsClone(f.text.clone(), true)),
     },
@@ -140,6 +146,7 @@ impl Look<'_> {
             }
             VolumeFact::ThereIsVolume(name, wanted) => self.there_is_volume(name, *wanted),
             VolumeFact::ThereIsPool(name, wanted) => self.there_is_pool(name, *wanted),
+            VolumeFact::PoolHasGroups(name, wanted) => self.pool_has_groups(name, *wanted),
             VolumeFact::IsClone(name, wanted) => {
                 let volume = VolumeId::from_record(name).ok_or("that is no name of one")?;
                 let is_clone =
@@ -244,5 +251,17 @@ impl Look<'_> {
         let is_recorded = self.cluster.view().pools.contains_key(&pool);
         let is_there = |state: &mut State| state.ceph.volumes.pool(&pool).is_ok();
         self.is_there(self.cluster.world.with(is_there), is_recorded, wanted)
+    }
+
+    fn pool_has_groups(&self, name: &str, wanted: u32) -> Result<(), String> {
+        let pool = PoolName::new(name);
+        let recorded = self.cluster.view().pools.get(&pool).map(|record| record.pgs.clone());
+        let groups = |state: &mut State| {
+            let spec = state.ceph.volumes.spec(&pool);
+            spec.map(|spec| spec.placement_groups)
+        };
+        let has = self.cluster.world.with(groups);
+        let is_so = has == Some(wanted) && recorded == Some(wanted.to_string());
+        so(is_so, || format!("it has {has:?}, and is recorded with {recorded:?}"))
     }
 }
