@@ -1,11 +1,14 @@
 """Writes the settings of schemathesis for the API at PVC_FUZZ_URL to standard output.
 
 Names that exist are mixed in, so that requests get beyond "there is no such VM"; a few VMs are
-defined for it. Whatever could take minutes by design is pinned to what does not.
+defined for it, and a few of each kind that the provisioner keeps. Whatever could take minutes by
+design is pinned to what does not.
 """
 
+import io
 import json
 import os
+import tarfile
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -13,6 +16,9 @@ import uuid
 
 URL = os.environ["PVC_FUZZ_URL"] + "/api/v1"
 KEY = {"X-Api-Key": os.environ["PVC_FUZZ_TOKEN"]}
+
+# What a profile of the provisioner consists of.
+PARTS = ["system_template", "network_template", "storage_template", "userdata", "script"]
 
 
 def get(path):
@@ -31,17 +37,58 @@ def xml(name):
     )
 
 
-def define(name):
-    form = urllib.parse.urlencode({"xml": xml(name)}).encode()
+def post(path, body=b"", kind="application/x-www-form-urlencoded"):
+    headers = {**KEY, "Content-Type": kind}
     try:
-        urllib.request.urlopen(urllib.request.Request(URL + "/vm", form, KEY), timeout=20).close()
+        urllib.request.urlopen(urllib.request.Request(URL + path, body, headers), timeout=20).close()
     except urllib.error.HTTPError as refusal:
         # It exists already; everything else shows in the run itself.
         refusal.close()
 
 
+def form(**values):
+    return urllib.parse.urlencode(values).encode()
+
+
+def ova():
+    """The file of a VM without disks."""
+    resources = "http://schemas.dmtf.org/wbem/wscim/1/cim-schema/2/CIM_ResourceAllocationSettingData"
+    description = (
+        f"<Envelope xmlns='http://schemas.dmtf.org/ovf/envelope/1' xmlns:rasd='{resources}'><References/>"
+        "<DiskSection/><VirtualSystem><VirtualHardwareSection><Item><rasd:InstanceID>1</rasd:InstanceID>"
+        "<rasd:ResourceType>4</rasd:ResourceType><rasd:VirtualQuantity>64</rasd:VirtualQuantity></Item>"
+        "</VirtualHardwareSection></VirtualSystem></Envelope>"
+    ).encode()
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        member = tarfile.TarInfo("fuzz.ovf")
+        member.size = len(description)
+        archive.addfile(member, io.BytesIO(description))
+    return file.getvalue()
+
+
+def provision(name):
+    """Makes one of each kind that the provisioner keeps, and a profile of them."""
+    post(f"/provisioner/template/system?name={name}&vcpus=1&vram=64&serial=True&vnc=False")
+    post(f"/provisioner/template/network?name={name}")
+    post(f"/provisioner/template/network/{name}/net/1")
+    post(f"/provisioner/template/storage?name={name}")
+    post(f"/provisioner/template/storage/{name}/disk/sda?pool=vms&disk_size=1")
+    post("/provisioner/userdata", form(name=name, data="#cloud-config"))
+    post("/provisioner/script", form(name=name, data="pass"))
+    parts = "&".join(f"{part}={name}" for part in PARTS)
+    post(f"/provisioner/profile?name={name}&profile_type=provisioner&{parts}")
+
+
 for number in range(5):
-    define(f"fuzz{number}")
+    post("/vm", form(xml=xml(f"fuzz{number}")))
+    provision(f"fuzz{number}")
+# VMs of OVAs are made by the script of that name.
+post("/provisioner/script", form(name="ova", data="pass"))
+for number in range(5, 8):
+    packed = ova()
+    path = f"/provisioner/ova?pool=vms&name=fuzz{number}&ova_size={len(packed)}"
+    post(path, packed, "application/octet-stream")
 
 dictionaries = {
     "vms": [vm["name"] for vm in get("/vm?limit=^fuzz")] or ["fuzz0"],
@@ -49,6 +96,8 @@ dictionaries = {
     "pools": [pool["name"] for pool in get("/storage/ceph/pool")] or ["vms"],
     "faults": [fault["id"] for fault in get("/faults")] or ["NO_FAULT"],
     "vnis": [str(network["vni"]) for network in get("/network")] or ["1"],
+    "kept": [f"fuzz{number}" for number in range(8)],
+    "disks": ["sda", "sdb", "../sda"],
     "tags": ["daily", "a/b", "", "x" * 300, "ü"],
     "names": ["fuzz5", "fuzz0", "../etc", "a b", "x" * 300, "ü", "-rf"],
     "xmls": [
@@ -72,11 +121,18 @@ bindings = {
     "path.pool": ("pools", 0.7),
     "path.fault_id": ("faults", 0.5),
     "path.vni": ("vnis", 0.7),
+    "path.template": ("kept", 0.7),
+    "path.userdata": ("kept", 0.7),
+    "path.script": ("kept", 0.7),
+    "path.profile": ("kept", 0.7),
+    "path.ova": ("kept", 0.7),
+    "path.disk_id": ("disks", 0.7),
     "query.node": ("nodes", 0.5),
     "query.tag": ("tags", 0.5),
     "query.new_name": ("names", 0.6),
     "query.limit": ("limits", 0.5),
     "body.xml": ("xmls", 0.8),
+    **{f"query.{part}": ("kept", 0.7) for part in [*PARTS, "ova"]},
 }
 # Waiting takes as long as guests take; a graceful shutdown of a guest without a system never ends;
 # and a cluster that is initialized anew has no nodes to go on with.

@@ -138,9 +138,15 @@ fn watch(
             }
         }
         interrupt::pause(pause);
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        pause = longer(pause);
     }
     Ok(None)
+}
+
+/// The pause after this one. So the end of a task is seen late by a quarter of the task's time and
+/// [`FIRST_PAUSE`] at most, and never by more than [`LONGEST_PAUSE`].
+fn longer(pause: Duration) -> Duration {
+    (pause * 5 / 4).min(LONGEST_PAUSE)
 }
 
 /// Shows the lines of the log that have come since the last look; none if they cannot be had now.
@@ -280,6 +286,18 @@ mod tests {
     fn task(current: i64, total: i64) -> TaskStatus {
         let (state, status) = ("RUNNING".to_owned(), "copying".to_owned());
         TaskStatus { state, current, total, status, hint: None }
+    }
+
+    #[test]
+    fn the_end_of_a_task_is_seen_late_by_a_quarter_of_its_time_and_the_first_pause_at_most() {
+        let (mut elapsed, mut pause) = (Duration::ZERO, FIRST_PAUSE);
+        for _ in 0..20 {
+            assert!(pause <= FIRST_PAUSE + elapsed / 4, "{pause:?} after {elapsed:?}");
+            assert!(pause <= LONGEST_PAUSE);
+            elapsed += pause;
+            pause = longer(pause);
+        }
+        assert_eq!(pause, LONGEST_PAUSE, "of a long task the API is asked twice a second");
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The Debian that stories have the example script install, and its data for cloud-init.
 
-/// Packages besides those of debootstrap: what a guest needs that boots and asks for its data.
-const PACKAGES: &str = "linux-image-cloud-amd64,grub-pc,dbus,cloud-init,systemd-resolved";
+/// Packages besides those of debootstrap: what a guest needs that boots, asks for its data, and tells
+/// its addresses.
+const PACKAGES: &str =
+    "linux-image-cloud-amd64,grub-pc,dbus,cloud-init,systemd-resolved,qemu-guest-agent";
 
 /// Words behind `pvc provisioner` that make the profile `debian` and all that it consists of: with
 /// a disk of this size, a card in network 1001, and the script and the userdata of these files. The

@@ -58,6 +58,11 @@ fn a_debian_of_the_example_script_and_one_of_an_image_of_it_boot_with_their_data
             }
         });
     }
+    // By the channel that a new VM has for it. Agents are asked once a minute.
+    eventually("the agent in the guest says its address", BOOT, || {
+        let said = machine.vm("deb2")["networks"][0]["addresses"].to_string();
+        if said.contains("10.20.1.") { Ok(()) } else { Err(said) }
+    });
     for name in ["deb1", "deb2"] {
         machine.quietly(&format!("vm stop {name} -y")).ok();
         machine.quietly(&format!("vm remove {name} -y")).ok();

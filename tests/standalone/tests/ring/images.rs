@@ -30,6 +30,12 @@ fn machine() -> Machine {
     machine
 }
 
+/// The command line of the QEMU of a VM.
+fn command_of(machine: &Machine, name: &str) -> String {
+    let command = fs::read(format!("/proc/{}/cmdline", machine.qemu(name))).expect("it runs");
+    String::from_utf8_lossy(&command).replace('\0', " ")
+}
+
 #[test]
 fn vms_of_an_image_boot_with_their_own_disk_name_and_keys() {
     let machine = machine();
@@ -38,11 +44,14 @@ fn vms_of_an_image_boot_with_their_own_disk_name_and_keys() {
     let keys = file(&machine, "key.pub", &format!("# mine\n{KEY}\n"));
     for name in ["web1", "web2"] {
         let line = format!(
-            "vm create {name} --image hello --memory 192 --disk 48M --ssh-key {keys} --start"
+            "vm create {name} --image hello --vcpus 2 --memory 192 --disk 48M --ssh-key {keys} \
+             --start"
         );
         let made = machine.quietly(&line);
         made.says(&[&format!("VM \"{name}\" is made, and starts")]);
         assert_eq!(machine.vm_state(name), "start", "the command has waited until it runs");
+        let command = command_of(&machine, name);
+        assert!(command.contains(" -smp 2,"), "{command}");
     }
     for name in ["web1", "web2"] {
         eventually("the guest says what its disks have", 120, || {
@@ -100,8 +109,7 @@ fn a_vm_with_uefi_and_a_tpm_runs() {
     let machine = machine();
     machine.quietly("vm create up1 --image hello --memory 256 --uefi --tpm --start").ok();
     assert_eq!(machine.vm_state("up1"), "start", "the command has waited until it runs");
-    let command = fs::read(format!("/proc/{}/cmdline", machine.qemu("up1"))).expect("it runs");
-    let command = String::from_utf8_lossy(&command);
+    let command = command_of(&machine, "up1");
     for part in ["OVMF", "tpm-crb"] {
         assert!(command.contains(part), "{part}: {command}");
     }
@@ -154,6 +162,13 @@ fn installer(machine: &Machine) -> String {
     path.display().to_string()
 }
 
+fn boots_from_its_cd(machine: &Machine, name: &str) {
+    eventually("the CD says that it was booted from", 120, || {
+        let log = machine.pvc(&["vm", "log", name]);
+        if log.stdout.contains(HELLO_FROM_CD) { Ok(()) } else { Err(log) }
+    });
+}
+
 #[test]
 fn a_vm_with_an_empty_disk_boots_from_the_iso_image_that_is_to_be_installed() {
     let machine = Machine::start();
@@ -167,14 +182,15 @@ fn a_vm_with_an_empty_disk_boots_from_the_iso_image_that_is_to_be_installed() {
         "VM \"inst1\" is made, and starts",
         "Its screen is VNC at 127.0.0.1:",
     ]);
-    eventually("the CD says that it was booted from", 120, || {
-        let log = machine.pvc(&["vm", "log", "inst1"]);
-        if log.stdout.contains(HELLO_FROM_CD) { Ok(()) } else { Err(log) }
-    });
+    boots_from_its_cd(&machine, "inst1");
     let again = machine.quietly(&create.replace("inst1", "inst2").replace("--start", "--disk 8M"));
     again.fails(1);
     assert!(again.stderr.contains("`--from-iso installer` installs from that one"), "{again}");
-    machine.quietly("vm create inst2 --from-iso installer --disk 8M --machine pc").ok();
+    // The old chipset has its CD on IDE.
+    let old = "vm create inst2 --from-iso installer --disk 8M --memory 128 --machine pc --start";
+    machine.quietly(old).ok();
+    boots_from_its_cd(&machine, "inst2");
+    machine.quietly("vm stop inst2 -y --wait").ok();
     let all = ["image_installer", "inst1_iso", "inst1_sda", "inst2_iso", "inst2_sda"];
     machine.volumes_are(&all.map(|volume| format!("vms/{volume}")).each_ref().map(String::as_str));
     // The system is there: the CD goes.

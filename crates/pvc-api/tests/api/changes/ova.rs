@@ -116,6 +116,43 @@ async fn an_ova_becomes_volumes_templates_and_a_profile() {
     assert_eq!(api.get("/provisioner/profile/o1").await.ok(), profile);
 }
 
+/// The same description as OVF 2 has it, where disks and interfaces are elements of their own.
+fn ovf_2(disks: &[(&str, u64)], networks: &[&str]) -> String {
+    let mut text = ovf(disks, networks).replace("envelope/1", "envelope/2");
+    for (number, element, last) in [
+        (100, "StorageItem", "</rasd:AddressOnParent>"),
+        (1000, "EthernetPortItem", "</rasd:Connection>"),
+    ] {
+        let begin = format!("Item><rasd:InstanceID>{number}<");
+        let (from, to) = (format!("<{begin}"), begin.replacen("Item", element, 1));
+        assert_eq!(text.matches(&from).count(), 1, "{text}");
+        text = text.replace(&from, &format!("<{to}"));
+        text = text.replace(&format!("{last}</Item>"), &format!("{last}</{element}>"));
+    }
+    text
+}
+
+#[tokio::test]
+async fn an_ova_of_the_second_version_of_its_format_is_taken_as_well() {
+    let api = with_vms(0).await;
+    api.with_ova_script().await;
+    api.post("/network/1998?nettype=bridged&description=lan").await.ok();
+    let text = ovf_2(&[("a.img", MIB)], &["lan"]);
+    let file = tar(&[("o.ovf", text.as_bytes()), ("a.img", &disk(b"first"))]);
+    let said = api.add_file("o1", file).await.ok();
+    let words = "Added OVA \"o1\" with 1 disk. Its profile, system template and network template \
+                 have the same name.";
+    assert_eq!(said["message"], words);
+    let read = |volumes: &mut pvc_testkit::MemoryVolumes| {
+        volumes.read(&volume("ova_o1_sda"), 0, b"first".len())
+    };
+    assert_eq!(api.storage.with_volumes(read).unwrap(), b"first");
+    let template = api.get("/provisioner/template/system/o1").await.ok();
+    assert_eq!((&template[0]["vcpu_count"], &template[0]["vram_mb"]), (&json!(2), &json!(512)));
+    let template = api.get("/provisioner/template/network/o1").await.ok();
+    assert_eq!(template[0]["networks"][0]["vni"], "1998");
+}
+
 #[tokio::test]
 async fn what_comes_in_a_form_is_taken_as_well() {
     let api = with_vms(0).await;

@@ -214,3 +214,22 @@ async fn a_volume_that_a_script_has_made_by_itself_is_recorded_and_not_taken_bac
         assert!(world.storage.volume(&by_hand).await.is_ok(), "{end:?}");
     }
 }
+
+/// A task says what it cannot take back yet, with the reason, and waits for it.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_the_storage_does_not_remove_is_named_and_keeps_its_task_until_it_does() {
+    let world = World::hanging().await;
+    world.healthy_worker("hv1").await;
+    world.until_mapped().await;
+    let opened = id(VOLUMES[1]);
+    world.storage.with_volumes(|volumes| volumes.open(&opened, "somebody"));
+    world.cancel().await;
+    let said = "volume `vms/new_sdb` is in use by `somebody`; it will be tried again";
+    world.until(async || world.progress().status == said).await;
+    let progress = world.progress();
+    assert!(!progress.state.is_over(), "{progress:?}");
+    assert_logged(&progress.log, &[said]);
+    world.storage.with_volumes(|volumes| volumes.close_all("somebody"));
+    assert_eq!(world.end().await.state, JobState::Cancelled);
+    world.assert_nothing_left("when nobody has it open any more").await;
+}
