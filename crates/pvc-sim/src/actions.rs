@@ -32,6 +32,10 @@ use crate::zookeeper::Ensemble;
 pub enum Action {
     PowerLoss(usize),
     PowerReturn(usize),
+    /// The machine breaks: it has no power, and nobody can switch it on.
+    BreakDown(usize),
+    /// The machine is repaired, or another has its name, and it is switched on.
+    Repair(usize),
     Unplug(usize, Net),
     Plug(usize, Net),
     FreezeDaemon(usize),
@@ -144,6 +148,8 @@ pub enum Action {
     /// The kernel of the host takes no rule with these words.
     RefuseRules(usize, String),
     TakeRules(usize),
+    /// An operator gives the VMs that are off and assigned to the host to other nodes.
+    MoveAway(usize),
     Ask(Ask),
 }
 
@@ -346,6 +352,9 @@ impl Action {
             }
             Action::PowerLoss(host)
             | Action::PowerReturn(host)
+            | Action::BreakDown(host)
+            | Action::Repair(host)
+            | Action::MoveAway(host)
             | Action::Unplug(host, _)
             | Action::Plug(host, _)
             | Action::FreezeDaemon(host)
@@ -424,6 +433,14 @@ impl Action {
         match *self {
             Action::PowerLoss(host) => state.power_off(host, "the plug is pulled"),
             Action::PowerReturn(host) => state.power_on(host, "the plug is back"),
+            Action::BreakDown(host) => {
+                state.hosts[host].build.is_broken = true;
+                state.power_off(host, "it breaks");
+            }
+            Action::Repair(host) => {
+                state.hosts[host].build.is_broken = false;
+                state.power_on(host, "it is repaired");
+            }
             Action::Unplug(host, net) => state.hosts[host].cables.set(net, false),
             Action::Plug(host, net) => state.hosts[host].cables.set(net, true),
             Action::FreezeDaemon(host) => freeze_daemon(state, host, true),
@@ -565,7 +582,7 @@ impl Action {
             Action::TakeRules(host) => {
                 state.networks.take_rules(&mut state.hosts, host, state.run.now);
             }
-            Action::Ask(_) => unreachable!("operators ask by themselves"),
+            Action::MoveAway(_) | Action::Ask(_) => unreachable!("operators ask by themselves"),
         }
         state.rearranged();
     }
@@ -574,7 +591,11 @@ impl Action {
     fn applies_to(&self, state: &State) -> bool {
         match *self {
             Action::PowerLoss(host) => state.hosts[host].on,
-            Action::PowerReturn(host) => !state.hosts[host].on,
+            Action::PowerReturn(host) => {
+                !state.hosts[host].on && !state.hosts[host].build.is_broken
+            }
+            Action::BreakDown(host) => !state.hosts[host].build.is_broken,
+            Action::Repair(host) => state.hosts[host].build.is_broken,
             Action::Unplug(host, net) => state.hosts[host].cables.are_plugged(net),
             Action::Plug(host, net) => !state.hosts[host].cables.are_plugged(net),
             Action::FreezeDaemon(host) => daemon(state, host).is_some_and(|daemon| !daemon.frozen),
@@ -641,6 +662,7 @@ impl Action {
             | Action::DiskIsNew { .. }
             | Action::ForgetOsds(_)
             | Action::SwapDisks(_)
+            | Action::MoveAway(_)
             | Action::Ask(_) => true,
         }
     }

@@ -472,6 +472,7 @@ impl Cluster {
     pub fn act(&self, action: &Action) {
         match action {
             Action::Ask(ask) => self.ask(ask.clone()),
+            Action::MoveAway(host) => self.move_away(*host),
             fault => self.world.with(|state| fault.happens_to(state)),
         }
     }
@@ -479,6 +480,9 @@ impl Cluster {
     /// Whether it takes for off what runs where nobody can say so: there operators have to look
     /// first.
     fn may_harm(&self, ask: &Ask) -> bool {
+        if let Ask::ConfirmOff(host) = ask {
+            return self.world.with(|state| state.hosts[*host].on);
+        }
         let view = self.view();
         let vm = match ask {
             Ask::FlushLocks(vm) | Ask::Undefine(vm) => Some(vm_uuid(*vm)),
@@ -499,6 +503,22 @@ impl Cluster {
     pub fn ask(&self, ask: Ask) {
         if !self.may_harm(&ask) {
             drop(self.ask_for_answer(ask, None));
+        }
+    }
+
+    /// Has an operator give the VMs that are off and assigned to the host to other nodes: its record
+    /// does not go before.
+    fn move_away(&self, host: usize) {
+        let (view, node) = (self.view(), NodeName::new(&self.shape.host_name(host)));
+        for vm in 0..self.shape.vms.len() {
+            let is_off_there = view.vms.get(&vm_uuid(vm)).is_some_and(|record| {
+                let is_off =
+                    matches!(record.state, VmState::Stop | VmState::Disable | VmState::Fail);
+                is_off && record.is_assigned_to(&node)
+            });
+            if is_off_there {
+                self.ask(Ask::Move { vm, to: None, live_only: false });
+            }
         }
     }
 
@@ -528,6 +548,10 @@ impl Cluster {
         match &ask {
             Ask::Storage(ask) => self.world.with(|state| state.ceph.changes.asked(ask)),
             Ask::Network(ask) => self.world.with(|state| state.networks.asked(ask)),
+            Ask::RemoveNode(host) => {
+                let node = NodeName::new(&self.shape.host_name(*host));
+                self.world.with(|state| state.truth.orders.removal_asked(node));
+            }
             _ => {}
         }
         let begun = self.now();
@@ -666,10 +690,12 @@ impl Cluster {
 
     /// The host dies, and is not to be switched on again before everything heals.
     pub(crate) fn breaks_down(&self, host: usize) {
-        self.world.with(|state| {
-            state.hosts[host].build.is_broken = true;
-            Action::PowerLoss(host).happens_to(state);
-        });
+        self.act(&Action::BreakDown(host));
+    }
+
+    /// Whether the machine is broken, and its node was removed: nothing is expected of it any more.
+    pub(crate) fn is_gone(&self, host: usize) -> bool {
+        self.world.with(|state| state.is_gone(host))
     }
 }
 

@@ -442,14 +442,16 @@ pub(crate) struct NetworkEnds<'a> {
 }
 
 impl NetworkEnds<'_> {
-    /// Lists what is not as it should be; `without` a host that nobody expects anything of.
+    /// Lists what is not as it should be; `without` a host that nobody expects anything of, nor of
+    /// those that are broken.
     pub fn troubles(&self, without: Option<usize>) -> Vec<String> {
         if !self.are_played {
             return Vec::new();
         }
         let (view, nets) = (self.view, self.nets);
         let all = 0..nets.hosts.len();
-        let hosts: Vec<usize> = all.filter(|host| Some(*host) != without).collect();
+        let is_meant = |host: &usize| Some(*host) != without && !nets.hosts[*host].build.is_broken;
+        let hosts: Vec<usize> = all.filter(is_meant).collect();
         let mut troubles = Vec::new();
         for host in hosts.iter().copied() {
             let name = &nets.hosts[host].name;

@@ -80,7 +80,7 @@ pub(crate) struct Build {
     pub has_bmc: bool,
     /// Whether its daemon looks after guests at all.
     pub runs_guests: bool,
-    /// Broken for good: nobody can switch it on.
+    /// Whether nobody can switch it on before it is repaired.
     pub is_broken: bool,
     /// Measurements of the host of another cluster that this one stands for.
     pub measured: Option<Measured>,

@@ -41,6 +41,8 @@ pub(crate) struct Orders {
     failed_moves: BTreeMap<Uuid, Duration>,
     /// VMs that their node may have left off while it became ready, for their volume was held.
     left_off: BTreeSet<Uuid>,
+    /// Nodes whose removal somebody has asked for.
+    removable: BTreeSet<NodeName>,
 }
 
 /// Order for one VM.
@@ -108,6 +110,16 @@ impl Orders {
         }
     }
 
+    /// Somebody asks for the removal of the node.
+    pub fn removal_asked(&mut self, node: NodeName) {
+        self.removable.insert(node);
+    }
+
+    /// Whether the node's record was removed, as somebody had asked for, and is not there again.
+    pub fn is_removed(&self, node: &str) -> bool {
+        self.removable.contains(node) && !self.view.nodes.contains_key(node)
+    }
+
     pub fn move_failed(&mut self, vm: Uuid, now: Duration) {
         self.failed_moves.insert(vm, now);
     }
@@ -130,6 +142,9 @@ impl Truth {
                 true => _ = self.orders.takes_vms.entry(node.name.clone()).or_insert(now),
                 false => _ = self.orders.takes_vms.remove(&node.name),
             }
+        }
+        for node in before.nodes.keys().filter(|node| !view.nodes.contains_key(*node)) {
+            self.of_removal(sight, node);
         }
         for node in view.nodes.values().filter(|node| node.daemon_state == DaemonState::Init) {
             let begins = before
@@ -258,6 +273,26 @@ impl Truth {
                 "I3",
                 format!("VM {} is taken from {from}, where it runs", vm.name),
             );
+        }
+    }
+
+    /// Judges the removal of a node's record: somebody has asked for it, and nothing runs there.
+    fn of_removal(&mut self, sight: &mut Sight<'_>, node: &NodeName) {
+        self.removals += 1;
+        if !self.orders.removable.contains(node) {
+            let what = format!("the record of {node} is gone, and nobody had asked for that");
+            return self.violate(sight.run, "I10", what);
+        }
+        let Some(host) = sight.hosts.named(node.as_str()) else { return };
+        if sight.hosts.have_legacy() || sight.bmcs[host].has_lied {
+            return;
+        }
+        let mut guests = sight.hypervisors[host].guests.values();
+        let runs = guests.find(|guest| guest.is_alive() && !guest.is_leftover);
+        if let Some(guest) = runs {
+            let what =
+                format!("the record of {node} is removed while VM {} runs there", guest.name);
+            self.violate(sight.run, "I3", what);
         }
     }
 
@@ -605,6 +640,28 @@ mod tests {
         let found =
             judged(&cluster, &[Arc::new(suspected), Arc::new(taken)]).expect("nothing is proven");
         assert!(found.starts_with("I3: VM vm0 is taken from hv1"), "{found}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_of_a_node_that_goes_unasked_or_while_a_guest_runs_there_is_found() {
+        let removed = |cluster: &Cluster, is_asked: bool| {
+            if is_asked {
+                cluster.world.with(|state| state.truth.orders.removal_asked("hv1".into()));
+            }
+            let mut view = (*cluster.view()).clone();
+            view.nodes.remove("hv1").expect("it is a node");
+            judged(cluster, &[Arc::new(view)])
+        };
+        let unasked = removed(&calm_without_guest(0, 0).await, false);
+        let lost = "I10: the record of hv1 is gone, and nobody had asked for that";
+        assert_eq!(unasked.as_deref(), Some(lost));
+        let too_early = removed(&calm().await, true);
+        let runs = "I3: the record of hv1 is removed while VM vm0 runs there";
+        assert_eq!(too_early.as_deref(), Some(runs));
+        let lied = calm().await;
+        lied.world.with(|state| state.bmcs[0].has_lied = true);
+        assert_eq!(removed(&lied, true), None, "nobody can know better than its BMC");
+        assert_eq!(removed(&calm_without_guest(0, 0).await, true), None);
     }
 
     #[tokio::test(start_paused = true)]

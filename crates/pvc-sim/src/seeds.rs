@@ -4,7 +4,7 @@
 //! ```text
 //!  shape                                   the cluster
 //!  faults, asks, jobs, uploads, storage,   its history: what is drawn of each subject, on moments
-//!  networks, new_vms
+//!  networks, new_vms, removals
 //!  progress, repair, verdict               what must come of it in the end
 //! ```
 
@@ -15,6 +15,7 @@ mod moments;
 mod networks;
 mod new_vms;
 mod progress;
+mod removals;
 mod repair;
 mod shape;
 mod storage;
@@ -98,6 +99,11 @@ impl Case {
         if chance.happens(120) {
             shape.nature.monitors = true;
             history.extend(new_vms::new_vms(&mut chance, &shape, minutes));
+        }
+        let mut chance = Chance::for_purpose(seed, "removals");
+        // A task about OSDs that ends with its node may leave one that no record has.
+        if !shape.nature.monitors && chance.happens(300) {
+            history.extend(removals::removals(&mut chance, &shape, minutes));
         }
         history.sort_by_key(|event| event.at);
         Case { shape, history }

@@ -430,7 +430,13 @@ impl State {
         self.power_on(host, "reset by itself");
     }
 
-    /// Undoes every fault.
+    /// Whether the machine is broken, and its node was removed: nobody repairs it any more.
+    pub fn is_gone(&self, host: usize) -> bool {
+        let known = &self.hosts[host];
+        known.build.is_broken && self.truth.orders.is_removed(&known.name)
+    }
+
+    /// Undoes every fault, but of machines that are gone for good.
     pub fn heal(&mut self) {
         self.run.note("-- everything is well again");
         self.ceph.silent = false;
@@ -444,6 +450,9 @@ impl State {
         self.hypervisors.calm_guests();
         self.hypervisors.failing.clear();
         for host in 0..self.hosts.len() {
+            if self.is_gone(host) {
+                continue;
+            }
             self.with_zookeeper(|zookeeper, around| zookeeper.lag_as_usual(around, host));
             self.networks.take_rules(&mut self.hosts, host, self.run.now);
             self.hosts[host].heals();

@@ -102,6 +102,8 @@ pub(crate) struct Truth {
     pub relocations: u64,
     /// Number of times that a VM of a node that was proven dead was given to another.
     pub recoveries: u64,
+    /// Number of records of nodes that were removed.
+    pub removals: u64,
     /// Host that said last what state a node's daemon is in.
     said_of: BTreeMap<String, usize>,
     /// Number of times that a legacy peer broke a rule as it is known to.
@@ -121,6 +123,7 @@ impl Truth {
             last_host: BTreeMap::new(),
             relocations: 0,
             recoveries: 0,
+            removals: 0,
             said_of: BTreeMap::new(),
             by_legacy: BTreeMap::new(),
             orders: Orders::default(),

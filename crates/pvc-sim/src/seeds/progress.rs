@@ -141,7 +141,7 @@ impl Cluster {
     fn unwell(&self, host: usize) -> Vec<String> {
         let (view, name) = (self.view(), self.shape.host_name(host));
         let Some(node) = view.nodes.get(name.as_str()) else {
-            return vec![format!("{name} has no record")];
+            return self.unrecorded(host);
         };
         let mut unwell = Vec::new();
         if node.daemon_state != DaemonState::Run {
@@ -163,16 +163,27 @@ impl Cluster {
         unwell
     }
 
+    /// Returns the fault of a host without a record, unless its node was removed and it is gone for
+    /// good.
+    fn unrecorded(&self, host: usize) -> Vec<String> {
+        match self.is_gone(host) {
+            true => Vec::new(),
+            false => vec![format!("{} has no record", self.shape.host_name(host))],
+        }
+    }
+
     /// Lists what nobody has done yet about the death of one host, of all that is done without
     /// being asked for.
     pub(super) fn not_made_up_for(&self, dead: usize) -> Vec<String> {
         let view = self.view();
         let dead_name = self.shape.host_name(dead);
-        let Some(dead_node) = view.nodes.get(dead_name.as_str()) else {
-            return vec![format!("{dead_name} has no record")];
-        };
         let hosts = (0..self.shape.hosts.len()).filter(|host| *host != dead);
         let mut left: Vec<String> = hosts.flat_map(|host| self.unwell(host)).collect();
+        // Of one that was removed nothing is left that others could make up for.
+        let Some(dead_node) = view.nodes.get(dead_name.as_str()) else {
+            left.extend(self.unrecorded(dead));
+            return left;
+        };
         if view.config.primary.as_ref().is_none_or(|primary| *primary == dead_node.name) {
             left.push("nobody who lives is primary".to_owned());
         }

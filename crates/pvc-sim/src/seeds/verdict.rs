@@ -89,6 +89,7 @@ impl Cluster {
                 ("= power cuts", state.truth.cuts_begun),
                 ("= migrations", state.hypervisors.migrations.arrived),
                 ("= migrations with lost word", state.hypervisors.migrations.lost_words),
+                ("= nodes removed", state.truth.removals),
                 ("= recoveries of VMs", state.truth.recoveries),
                 ("= VMs started elsewhere", state.truth.relocations),
                 ("= starts of guests", state.truth.starts),
