@@ -506,8 +506,8 @@ impl Cluster {
         }
     }
 
-    /// Has an operator give the VMs that are off and assigned to the host to other nodes: its record
-    /// does not go before.
+    /// Has an operator give the VMs that are off and assigned to the host to other nodes: its
+    /// record does not go before.
     fn move_away(&self, host: usize) {
         let (view, node) = (self.view(), NodeName::new(self.shape.host_name(host)));
         for vm in 0..self.shape.vms.len() {

@@ -61,7 +61,8 @@ fn a_debian_of_the_example_script_and_one_of_an_image_of_it_boot_from_ceph_with_
 
     let runs = lab.running_on("deb1");
     let [first] = &runs[..] else { panic!("it runs on {runs:?}") };
-    // No login is waited for: without KVM the serial port may take the guest longer than systemd waits.
+    // No login is waited for: without KVM the serial port may take the guest longer than systemd
+    // waits.
     shows(&lab, first, "deb1", &["userdata of the profile on deb1", DONE]);
     shows(&lab, node, "deb2", &["userdata of its own on deb2", KEY, DONE]);
     for vm in ["deb1", "deb2"] {
