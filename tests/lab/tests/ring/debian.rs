@@ -24,7 +24,7 @@ const WORK: u64 = 1_800;
 /// software runs it here.
 const BOOT: u64 = 1_200;
 
-/// What cloud-init writes when all is done.
+/// The words of cloud-init when all is done.
 const DONE: &str = " finished at ";
 
 #[test]
