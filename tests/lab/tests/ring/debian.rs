@@ -1,7 +1,7 @@
 //! A Debian that the example script installs on the lab's Ceph, and one of an image of it.
 
 use pvc_lab_tests::Lab;
-use pvc_standalone_tests::{Output, debian_profile, debian_userdata};
+use pvc_standalone_tests::{CLOUD_INIT_IS_DONE, Output, debian_profile, debian_userdata};
 
 use crate::guest_networks::a_network_is_made;
 use crate::provisioner::{KEY, goes_with_its_volumes, line, nothing_is_mapped, purge};
@@ -23,9 +23,6 @@ const WORK: u64 = 1_800;
 /// Seconds that a guest may take to boot, and cloud-init in it to come to its end: nothing but
 /// software runs it here.
 const BOOT: u64 = 1_200;
-
-/// The words of cloud-init when all is done.
-const DONE: &str = " finished at ";
 
 #[test]
 fn a_debian_of_the_example_script_and_one_of_an_image_of_it_boot_from_ceph_with_their_data() {
@@ -61,10 +58,8 @@ fn a_debian_of_the_example_script_and_one_of_an_image_of_it_boot_from_ceph_with_
 
     let runs = lab.running_on("deb1");
     let [first] = &runs[..] else { panic!("it runs on {runs:?}") };
-    // No login is waited for: without KVM the serial port may take the guest longer than systemd
-    // waits.
-    shows(&lab, first, "deb1", &["userdata of the profile on deb1", DONE]);
-    shows(&lab, node, "deb2", &["userdata of its own on deb2", KEY, DONE]);
+    shows(&lab, first, "deb1", &["userdata of the profile on deb1", CLOUD_INIT_IS_DONE]);
+    shows(&lab, node, "deb2", &["userdata of its own on deb2", KEY, CLOUD_INIT_IS_DONE]);
     for vm in ["deb1", "deb2"] {
         line(&lab, &format!("vm info {vm}")).says(&["10.20.1."]);
     }
