@@ -14,8 +14,9 @@ const NODE: &str = "pvchv1";
 const DISK: &str = "/root/deb1.qcow2";
 const KEYS: &str = "/root/deb2.pub";
 
-/// The disks of the VMs, as they are called in the trash, too.
-const DISKS: [&str; 3] = ["deb1_sda", "deb2_sda", "deb2_cidata"];
+/// The disks of the VMs, as they are called in the trash, too, where the empty volume is as well
+/// in whose place the contents of the image came.
+const DISKS: [&str; 4] = ["deb1_sda", "deb2_sda", "deb2_cidata", "new_image_debian"];
 
 /// Seconds that an installation, or what is done with the contents of its disk, may take.
 const WORK: u64 = 1_800;
