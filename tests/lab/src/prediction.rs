@@ -173,6 +173,7 @@ mod tests {
             "/logs/hv1/messages",
             "/pvcrs/storage_answered",
             "/pvcrs/fullness/vms",
+            "/pvcrs/snapshot-usage/vms",
         ] {
             assert!(is_a_report(key), "{key}");
         }

@@ -14,9 +14,9 @@ const NODE: &str = "pvchv1";
 const DISK: &str = "/root/deb1.qcow2";
 const KEYS: &str = "/root/deb2.pub";
 
-/// The disks of the VMs, as they are called in the trash, too, where the empty volume is as well
-/// in whose place the contents of the image came.
-const DISKS: [&str; 4] = ["deb1_sda", "deb2_sda", "deb2_cidata", "new_image_debian"];
+/// The volumes that the story leaves in the trash: the disks of its VMs, and the empty one in whose
+/// place the contents of the image came.
+const TRASHED: [&str; 4] = ["deb1_sda", "deb2_sda", "deb2_cidata", "new_image_debian"];
 
 /// Seconds that an installation, or what is done with the contents of its disk, may take.
 const WORK: u64 = 1_800;
@@ -119,7 +119,7 @@ fn nothing_is_left_of_an_earlier_time(lab: &Lab) {
     for node in lab.nodes() {
         lab.on(&node, &format!("rm -f {DISK}* /var/log/libvirt/deb[12].log")).ok();
     }
-    purge(lab, NODE, &DISKS);
+    purge(lab, NODE, &TRASHED);
     line(lab, "image remove debian -y --purge");
 }
 
@@ -127,7 +127,7 @@ fn all_of_it_goes(lab: &Lab) {
     for vm in ["deb2", "deb1"] {
         goes_with_its_volumes(lab, NODE, vm);
     }
-    purge(lab, NODE, &DISKS);
+    purge(lab, NODE, &TRASHED);
     line(lab, "image remove debian -y --purge").ok();
     let left = lab.on(NODE, "rbd ls vms; rbd trash ls vms");
     let is_ours = |line: &str| ["deb1", "deb2", "image_debian"].iter().any(|it| line.contains(it));
