@@ -139,6 +139,15 @@ fn the_note_names_who_has_confirmed_and_keeps_what_was_tried() {
 }
 
 #[test]
+fn nobody_switches_on_who_was_said_to_be_off_whatever_was_noted_of_its_power() {
+    for power in [PowerAfter::Due, PowerAfter::SwitchedOn] {
+        let noted = FenceNote { power, ..suspicion(7) };
+        let note = confirmed(&dead(Some(noted)), "alice", 90);
+        assert_eq!(note.power, PowerAfter::Untouched, "somebody may be working at it");
+    }
+}
+
+#[test]
 fn a_node_that_was_said_to_be_off_is_recovered_and_left_off() {
     let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), dead(None)]);
     fencer.after(40);
