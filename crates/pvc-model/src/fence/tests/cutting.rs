@@ -340,6 +340,24 @@ fn what_is_recorded_of_an_earlier_fence_is_not_this_ones() {
 }
 
 #[test]
+fn what_was_proven_of_a_removed_node_is_kept_and_is_not_of_the_next_one_of_its_name() {
+    let note = FenceNote {
+        stamp: Some(7),
+        proven_at: Some(5),
+        proof: "its power was cut".to_owned(),
+        power: PowerAfter::Due,
+        ..FenceNote::default()
+    };
+    let kept = note.clone().of_removed();
+    assert_eq!(FenceNote { stamp: Some(7), ..kept.clone() }, note);
+    for keepalives in [0, 1, 7, i32::MAX] {
+        let fence = Some(kept.clone());
+        let next = NodeRecord { keepalives, fence, ..node("hv2", DaemonState::Fenced) };
+        assert_eq!(next.present_fence(), None, "after {keepalives} stamps");
+    }
+}
+
+#[test]
 fn of_a_fenced_node_that_lives_nobody_says_that_it_is_to_be_switched_on() {
     let power = |keepalives, power| {
         let note = FenceNote { stamp: Some(7), proven_at: Some(5), power, ..FenceNote::default() };
