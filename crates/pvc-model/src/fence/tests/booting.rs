@@ -133,6 +133,15 @@ fn a_fencer_that_has_seen_half_waits_for_no_more_than_the_ten_minutes() {
 }
 
 #[test]
+fn a_node_that_has_stopped_is_none_of_those_that_a_fencer_should_have_seen() {
+    let mut fencer = alone_with(our_node("hv2", DaemonState::Run));
+    fencer.after(30);
+    fencer.edit("hv2", take_for_dead);
+    fencer.plan();
+    assert_eq!(cut_after(&mut fencer, Some(true)), Some(570));
+}
+
+#[test]
 fn a_fencer_that_is_alone_believes_a_power_that_is_off() {
     believes_that_it_is_off(alone_of(3, &[]));
 }
