@@ -495,6 +495,28 @@ mod tests {
         assert_eq!(may_break(&cluster([hv1, fenced]), THERE, &nowhere), being_freed);
     }
 
+    /// The guest is made of the XML and does not open the volume: the list is older.
+    #[test]
+    fn whoever_uses_a_volume_is_not_in_the_way_of_a_vm_that_only_an_old_list_gives_it() {
+        let volume = volume();
+        let recorded_volumes = vec![volume.clone()];
+        let listed = VmRecord { recorded_volumes, ..records::vm(1, VmState::Start, Some("hv1")) };
+        let unreadable = VmRecord { domain: Err("broken".to_owned()), ..listed.clone() };
+        let none = GuestsHere::default();
+        let sharing = GuestsHere { users: vec!["db1".to_owned()], ..GuestsHere::default() };
+        let alone = GuestsHere { alone: Some("db1".to_owned()), ..sharing.clone() };
+        for vm in [&listed, &unreadable] {
+            for (guests, expected) in
+                [(&none, Verdict::Break), (&sharing, Verdict::Shared), (&alone, Verdict::Shared)]
+            {
+                let (own_address, guests) = (Some(HERE), Some(guests));
+                let by = Breaker::Node { vm, volume: &volume, own_address, guests };
+                let case = format!("readable: {}, {guests:?}", vm.domain.is_ok());
+                assert_eq!(may_break(&cluster(two()), HERE, &by), expected, "{case}");
+            }
+        }
+    }
+
     /// An operator who flushes it first takes the disk from whoever has it.
     #[test]
     fn the_reason_of_a_lock_that_is_kept_says_to_look_first_who_has_it() {
