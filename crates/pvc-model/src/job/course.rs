@@ -304,6 +304,30 @@ mod tests {
     }
 
     #[test]
+    fn a_job_is_taken_back_if_its_first_step_has_no_way_back_and_refuses() {
+        let refused = || Failure { kind: Kind::Conflict, ..failure() };
+        for (known, wanted) in [
+            // One that refuses has left nothing behind, and there is no step before it.
+            (Known::NotDone(Some(refused())), Next::Record(back(1, Cause::Failed(refused())))),
+            (Known::NotDone(Some(failure())), Next::Wait(failure())),
+        ] {
+            let found = decided_before(Some(0), &forward(0), &known, false, None);
+            assert_eq!(found, wanted, "{known:?}");
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_taken_back_says_why() {
+        for (cause, words) in [
+            (Cause::Cancelled, "it was cancelled"),
+            (Cause::WorkerLost, "its worker stopped before it was done"),
+            (Cause::Failed(failure()), "it is away"),
+        ] {
+            assert_eq!(cause.to_string(), words);
+        }
+    }
+
+    #[test]
     fn a_worker_that_does_not_hold_the_job_has_no_effect_any_more() {
         let left = back(2, Cause::Cancelled);
         for (course, known) in [

@@ -494,10 +494,19 @@ mod tests {
                 }
             }
         }
-        let dead = check(&cluster(gone(DaemonState::Dead))).expect_err("nobody knows");
-        assert!(dead.hint().contains("`pvc node confirm-off hv3`"), "{}", dead.hint());
         let runs = check(&cluster(gone(DaemonState::Run))).expect_err("it runs");
         assert!(runs.hint().contains("`pvc node flush hv3 --wait`"), "{}", runs.hint());
+    }
+
+    #[test]
+    fn a_node_that_is_on_its_way_out_is_waited_for_and_one_that_is_taken_for_dead_is_not() {
+        for (state, first) in [
+            (DaemonState::Shutdown, "wait until it has stopped; if its server is off for good"),
+            (DaemonState::Dead, "if you have seen that its server is without power"),
+        ] {
+            let refused = check(&cluster(gone(state))).expect_err("it may be there");
+            assert_eq!(refused.hint(), format!("{first}, `pvc node confirm-off hv3` says so"));
+        }
     }
 
     #[test]
