@@ -680,6 +680,29 @@ mod tests {
         assert_eq!(found(&world).as_deref(), Some("I12: 192.0.2.100/24 is on hv1 and hv3"));
     }
 
+    /// The host makes the bridge of a network of VMs, and takes its gateway.
+    async fn take_gateway(world: &World, host: usize) {
+        let network = world.with(|state| state.hosts[host].network.clone());
+        network.insert_bridge("vmbr1001");
+        let gateway: IpNet = "10.20.1.1/24".parse().expect("an address with its prefix length");
+        network.add_address("vmbr1001", gateway).await.expect("the bridge was just made");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gateway_on_two_hosts_is_found() {
+        let (world, _) = World::of_hosts(3);
+        take_gateway(&world, 0).await;
+        let network = world.with(|state| state.hosts[0].network.clone());
+        network.remove_link("vmbr1001").await.expect("it is a bridge");
+        take_gateway(&world, 1).await;
+        assert_eq!(found(&world), None, "the first one's went with its bridge");
+        world.with(|state| state.power_off(1, "somebody pulled the plug"));
+        take_gateway(&world, 2).await;
+        assert_eq!(found(&world), None, "a host without power has nothing");
+        take_gateway(&world, 0).await;
+        assert_eq!(found(&world).as_deref(), Some("I12: 10.20.1.1/24 is on hv1 and hv3"));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_address_that_a_thawed_host_still_has_is_found() {
         let (world, _) = World::of_hosts(2);

@@ -270,6 +270,8 @@ async fn a_server_runs_with_the_role_and_serves_what_the_networks_have() {
     for line in ["local-address=10.0.0.254,192.0.2.254", "gpgsql-password=very secret"] {
         assert!(config.lines().any(|found| found == line), "{line} in {config}");
     }
+    let file = world.files.look("/run/pvc/pdns/pdns.conf".as_ref()).await.unwrap().unwrap();
+    assert_eq!(file.mode, 0o600, "it has the password");
 
     world.knows(&[("web1", "10.20.1.101"), ("WEB2", "10.20.1.102"), ("evil", "192.0.2.1")]);
     let (web1, web2) = ("web1.net1.example A 10.20.1.101", "web2.net1.example A 10.20.1.102");

@@ -582,6 +582,47 @@ mod tests {
         assert!(!args.iter().any(|arg| arg.starts_with("--listen-address")));
     }
 
+    /// Options of `spec/network.md` §4, but for `--listen-address` (lesson H3).
+    #[test]
+    fn every_server_has_the_options_of_pvc_1_0_3() {
+        let without_dhcp = NetworkRecord { dhcp4_flag: "False".to_owned(), ..record() };
+        let of_ipv6 = NetworkRecord { ip4_network: "None".to_owned(), ..dual() };
+        for (record, gateway) in [
+            (record(), "10.20.1.1"),
+            (without_dhcp, "10.20.1.1"),
+            (dual(), "10.20.1.1"),
+            (of_ipv6, "2001:db8:1::1"),
+        ] {
+            let args = args(&record);
+            let always = [
+                "--domain-needed",
+                "--bogus-priv",
+                "--no-hosts",
+                "--dhcp-authoritative",
+                "--filterwin2k",
+                "--expand-hosts",
+                "--domain=net1.example",
+                "--local=/net1.example/",
+                "--log-facility=-",
+                "--log-dhcp",
+                "--keep-in-foreground",
+                "--leasefile-ro",
+                "--dhcp-script=/usr/bin/pvcd",
+                "--bind-interfaces",
+                "--auth-zone=net1.example",
+            ];
+            let authority = ["auth-peer", "auth-server", "auth-sec-servers"]
+                .map(|option| format!("--{option}={gateway}"));
+            for wanted in always.into_iter().chain(authority.iter().map(String::as_str)) {
+                assert!(has(&args, wanted), "{wanted} in {args:?}");
+            }
+            let servers = args.iter().filter(|arg| arg.starts_with("--auth-server="));
+            assert_eq!(servers.count(), 1, "{args:?}");
+            let time = "--dhcp-option=option6:sntp-server,[2001:db8:1::1]";
+            assert_eq!(has(&args, time), record.dhcp6_flag == "True", "{args:?}");
+        }
+    }
+
     #[test]
     fn the_family_without_gateway_here_is_left_out_and_the_other_one_served_as_ever() {
         let one = |here| server_at(&dual(), &[], &[here], None).unwrap().args;

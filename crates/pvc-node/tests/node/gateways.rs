@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::guest_network::plan::Underlay;
+use pvc_model::link::IpNet;
 use pvc_model::network::NetworkRecord;
 use pvc_model::primary::handover::Duty;
 use pvc_model::vm::VmState;
@@ -85,6 +86,51 @@ async fn the_gateway_and_the_address_of_the_metadata_come_and_go_with_the_networ
     apply(&world, removal).await;
     until_held(&world, None, None).await;
     daemon.stop().await;
+}
+
+/// The prefix length of a gateway is that of its network: with another network it is another one.
+#[tokio::test(start_paused = true)]
+async fn gateways_of_both_families_follow_their_record_and_are_put_back() {
+    const GATEWAY6: &str = "2001:db8:1::1";
+    let world = with_networks().await;
+    let _daemon = world.running().await;
+    let has = |addresses: [&str; 2]| {
+        let links = world.network.links_as_they_are();
+        let wanted: BTreeSet<IpNet> = addresses.map(|address| address.parse().unwrap()).into();
+        links.get("vmbr1001").is_some_and(|bridge| bridge.addresses == wanted)
+    };
+    for (ip4_network, ip4_gateway, expected) in [
+        ("10.20.1.0/24", GATEWAY, "10.20.1.1/24"),
+        ("10.20.0.0/16", GATEWAY, "10.20.1.1/16"),
+        ("10.20.0.0/16", "10.20.1.2", "10.20.1.2/16"),
+    ] {
+        let record = NetworkRecord {
+            vni: "1001".to_owned(),
+            description: "net1".to_owned(),
+            nettype: "managed".to_owned(),
+            ip4_network: ip4_network.to_owned(),
+            ip4_gateway: ip4_gateway.to_owned(),
+            ip6_network: "2001:db8:1::/64".to_owned(),
+            ip6_gateway: GATEWAY6.to_owned(),
+            ..NetworkRecord::default()
+        };
+        apply(&world, Change::PutNetwork(Box::new(record))).await;
+        let what = format!("the bridge has {expected} and the gateway of IPv6, and nothing else");
+        world.until(&what, || has([expected, "2001:db8:1::1/64"])).await;
+    }
+    let announcements = |gateway: &str| {
+        let address: IpAddr = gateway.parse().unwrap();
+        let wanted = NetworkChange::Announced { link: "vmbr1001".to_owned(), address };
+        world.network.changes().iter().filter(|change| **change == wanted).count()
+    };
+    world.until("the new one is announced", || announcements("10.20.1.2") > 0).await;
+
+    let before = announcements(GATEWAY6);
+    let removed = "2001:db8:1::1/64".parse().unwrap();
+    pvc_ports::Network::remove_address(&*world.network, "vmbr1001", removed).await.unwrap();
+    let is_back = || has(["10.20.1.2/16", "2001:db8:1::1/64"]);
+    world.until("what somebody removed is put back", is_back).await;
+    world.until("it is announced", || announcements(GATEWAY6) > before).await;
 }
 
 /// Number of networks of a cluster that has many.

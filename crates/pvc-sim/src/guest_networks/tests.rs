@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use pvc_embedded::state::{TreeState, Work};
 use pvc_model::guest_network::rules::{Known, network_filter};
-use pvc_model::network::AclRecord;
-use pvc_ports::{Firewall as _, Network as _, Op};
+use pvc_model::network::{AclRecord, LeaseRecord};
+use pvc_ports::{Firewall as _, Network as _, Op, Programs as _};
 
 use crate::cluster::Cluster;
 use crate::firewall::HostFirewall;
@@ -202,6 +202,97 @@ async fn a_guest_whose_port_is_gone_is_found() {
 async fn a_guest_whose_port_is_in_another_bridge_is_found() {
     let found = found_of_port(Some("vmbr1002")).await;
     assert!(found.contains("the port of guest vm0 is not in `vmbr1001`"), "{found}");
+}
+
+/// Lists what is wrong about the networks of a cluster.
+fn troubles(cluster: &Cluster) -> Vec<String> {
+    let view = cluster.view();
+    cluster.world.with(|state| state.network_ends(&view).troubles(None))
+}
+
+/// The reason for which nobody answers DHCP in network 1001, if it were recorded as in `view`.
+fn dhcp_is_silent(cluster: &Cluster, view: &View) -> Option<String> {
+    cluster.world.with(|state| state.network_ends(view).dhcp_is_silent(FIRST_VNI))
+}
+
+/// A cluster of three hosts with network 1001 in which all is well, and the host of its primary.
+async fn served() -> (Cluster, usize) {
+    let mut shape = Shape::plain(3, 0);
+    shape.nature.networks = 1;
+    let cluster = Cluster::start(shape, Log::new(false)).await.unwrap();
+    let is_served = |cluster: &Cluster| {
+        dhcp_is_silent(cluster, &cluster.view()).is_none() && troubles(cluster).is_empty()
+    };
+    cluster.until("the network is served", 2 * LATE, is_served).await.unwrap();
+    let view = cluster.view();
+    let name = view.config.primary.as_ref().unwrap();
+    let primary = cluster.world.with(|state| state.hosts.named(name.as_str()).unwrap());
+    (cluster, primary)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dhcp_server_that_is_not_there_or_that_nobody_needs_is_found() {
+    let (cluster, primary) = served().await;
+    let other = (primary + 1) % 3;
+    let of = |host: usize| {
+        let known = |host: &Host| (host.name.clone(), host.programs.clone());
+        cluster.world.with(|state| known(&state.hosts[host]))
+    };
+    let ((primary, programs), (other, elsewhere)) = (of(primary), of(other));
+    let server = programs.running().into_iter().find(|program| program.name == "dnsmasq-1001");
+    let server = server.unwrap();
+
+    let second = programs.start(&server).await.unwrap();
+    let two = format!("network 1001: {primary} runs 2 DHCP servers for it");
+    assert_eq!(troubles(&cluster), [two]);
+    drop(second);
+    assert_eq!(troubles(&cluster), [""; 0]);
+
+    let left = elsewhere.start(&server).await.unwrap();
+    assert_eq!(troubles(&cluster), [format!("{other} runs dnsmasq-1001")]);
+    drop(left);
+    assert_eq!(troubles(&cluster), [""; 0]);
+
+    programs.crash("dnsmasq-1001");
+    let none = format!("network 1001: {primary} runs 0 DHCP servers for it");
+    assert_eq!(troubles(&cluster), [none]);
+    let is_well = |cluster: &Cluster| troubles(cluster).is_empty();
+    cluster.until("it is started again", LATE, is_well).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dhcp_server_that_serves_something_else_than_is_recorded_is_found() {
+    let (cluster, _) = served().await;
+    let silent = |record: NetworkRecord| {
+        let mut view = View::clone(&cluster.view());
+        view.networks.insert("1001".to_owned(), Arc::new(record));
+        dhcp_is_silent(&cluster, &view)
+    };
+    let recorded = first_record(FIRST_VNI);
+    assert_eq!(silent(recorded.clone()), None);
+    let address = reserved_address(FIRST_VNI, 0);
+    let reservation = LeaseRecord { mac: mac(0), address, ..LeaseRecord::default() };
+    for (record, words) in [
+        (
+            NetworkRecord { leases: vec![reservation], ..recorded.clone() },
+            "its server has reserved",
+        ),
+        (
+            NetworkRecord { dhcp4_flag: "False".to_owned(), ..recorded.clone() },
+            "that its server gives addresses is true",
+        ),
+        (
+            NetworkRecord { dhcp4_end: host_of(FIRST_VNI, 150), ..recorded.clone() },
+            "that its server gives addresses is false",
+        ),
+        (
+            NetworkRecord { ip4_gateway: host_of(FIRST_VNI, 2), ..recorded.clone() },
+            "its gateway 10.20.1.2/24 is on []",
+        ),
+    ] {
+        let found = silent(record).unwrap();
+        assert!(found.contains(words), "{found}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
