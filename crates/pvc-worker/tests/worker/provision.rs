@@ -47,7 +47,7 @@ pub struct OneProfile {
     reads: AtomicUsize,
     failing: Mutex<Range<usize>>,
     is_unnamed: AtomicBool,
-    is_unlimited: AtomicBool,
+    alters: Mutex<Option<fn(&mut Catalog)>>,
 }
 
 impl OneProfile {
@@ -61,9 +61,9 @@ impl OneProfile {
         self.is_unnamed.store(true, Ordering::Relaxed);
     }
 
-    /// Has the template let its VMs run on every node.
-    fn unlimit(&self) {
-        self.is_unlimited.store(true, Ordering::Relaxed);
+    /// Has somebody change what is kept before it is read.
+    fn alter(&self, alters: fn(&mut Catalog)) {
+        *self.alters.lock().expect("nothing panics while it holds it") = Some(alters);
     }
 
     fn read(&self) -> Result<(), ProvisionerError> {
@@ -81,7 +81,7 @@ impl Profiles for OneProfile {
     async fn catalog(&self) -> Result<Catalog, ProvisionerError> {
         self.read()?;
         let text = str::to_owned;
-        let is_unlimited = self.is_unlimited.load(Ordering::Relaxed);
+        let alters = *self.alters.lock().expect("nothing panics while it holds it");
         let disk = TemplateDisk {
             id: 1,
             pool: text("vms"),
@@ -90,12 +90,12 @@ impl Profiles for OneProfile {
             filesystem: Some(text("ext4")),
             ..Default::default()
         };
-        Ok(Catalog {
+        let mut catalog = Catalog {
             system_templates: vec![SystemTemplate {
                 id: 1,
                 vcpus: 1,
                 vram_mib: 512,
-                node_limit: (!is_unlimited).then(|| text("hv1")),
+                node_limit: Some(text("hv1")),
                 node_selector: Some(text("load")),
                 ..Default::default()
             }],
@@ -117,7 +117,11 @@ impl Profiles for OneProfile {
                 ..Default::default()
             }],
             ..Default::default()
-        })
+        };
+        if let Some(alter) = alters {
+            alter(&mut catalog);
+        }
+        Ok(catalog)
     }
 
     async fn text(&self, _: Class, _: &str) -> Result<Option<String>, ProvisionerError> {
