@@ -816,6 +816,51 @@ mod tests {
         }
     }
 
+    /// Scripts look into the configuration by the names that it had in PVC 1.0.3.
+    #[test]
+    fn scripts_have_the_limits_that_the_configuration_says_and_know_their_cluster_by_it() {
+        let text = include_str!("../../../packaging/config/pvc.conf");
+        let of = |text: &str| scripts(&Config::parse(text, "pvc.conf", "pvchv1").unwrap());
+        let limits = |settings: &ScriptSettings| {
+            let seconds = (settings.phase_time.as_secs(), settings.whole_time.as_secs());
+            (seconds, settings.memory_bytes >> 20, settings.numbers_vms)
+        };
+        let usual = of(text);
+        assert_eq!(limits(&usual), ((7200, 14400), 4096, true));
+        let own = "provisioner:\n  script_phase_seconds: 60\n  script_seconds: 90\n  \
+                   script_memory_mib: 512\n  vm_id_mode: legacy\n";
+        assert_eq!(limits(&of(&format!("{text}\n{own}"))), ((60, 90), 512, false));
+
+        let nodes = ["pvchv1", "pvchv2", "pvchv3"];
+        let monitors = nodes.map(|node| format!("{node}.storage.local"));
+        let secret = "2f6d7b2e-8f0c-4d53-9b0e-3c8a5c1f9a10";
+        assert_eq!(usual.monitors, monitors);
+        assert_eq!((usual.monitor_port, usual.monitor_secret.as_str()), (6789, secret));
+        let expected = serde_json::json!({
+            "cluster_name": "cluster1",
+            "node": "pvchv1",
+            "node_hostname": "pvchv1",
+            "node_domain": "",
+            "all_nodes": nodes,
+            "coordinators": nodes,
+            "storage_hosts": monitors,
+            "upstream_domain": "mydomain.net",
+            "cluster_domain": "pvc.local",
+            "storage_domain": "storage.local",
+            "ceph_monitor_port": 6789,
+            "ceph_secret_uuid": secret,
+            "ceph_storage_secret_uuid": secret,
+            "ceph_config_file": "/etc/ceph/ceph.conf",
+            "api_postgresql_host": "10.1.0.250",
+            "api_postgresql_port": 5432,
+            "api_postgresql_dbname": "pvcapi",
+            "api_postgresql_user": "pvcapi",
+            "api_postgresql_password": "change-this-password",
+        });
+        // Nothing else: neither the BMCs' passwords nor the tokens of the API.
+        assert_eq!(serde_json::Value::Object(usual.config), expected);
+    }
+
     #[test]
     fn what_the_configuration_says_of_fences_reaches_the_node() {
         let as_it_is = sample("fence_intervals: 6", "fence_intervals: 6");

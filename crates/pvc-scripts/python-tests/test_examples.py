@@ -189,6 +189,44 @@ class Xml(ExampleTest):
                 {"name": "qemu", "discard": "unmap", "cache": "none"},
             )
 
+    def test_the_pieces_make_the_hardware_that_those_of_pvc_1_0_3_made(self):
+        vhostmd = self.piece("devices_vhostmd")
+        xml = self.xml("1-noop").replace("  </devices>", f"{vhostmd}</devices>")
+        domain = ElementTree.fromstring(xml)
+        for path in (
+            "os/bootmenu[@enable='yes']",
+            "os/bios[@useserial='yes'][@rebootTimeout='5']",
+            "features/acpi",
+            "features/apic",
+            "features/pae",
+            "cpu[@mode='host-model']/topology[@sockets='1'][@cores='2'][@threads='1']",
+            "clock[@offset='utc']",
+            "devices/console[@type='pty']",
+            "devices/controller[@type='usb'][@index='0']",
+            "devices/controller[@type='pci'][@index='0'][@model='pci-root']",
+            "devices/controller[@type='scsi'][@index='0'][@model='virtio-scsi']",
+            "devices/rng[@model='virtio']/rate[@period='1000'][@bytes='2048']",
+            "devices/channel[@type='unix']/target[@type='virtio'][@name='org.qemu.guest_agent.0']",
+            "devices/serial[@type='pty']/log[@append='on']",
+            "devices/graphics[@type='vnc'][@port='5900'][@autoport='yes']",
+        ):
+            self.assertEqual(len(domain.findall(path)), 1, path)
+        random = domain.find("devices/rng/backend[@model='random']")
+        self.assertEqual(random.text, "/dev/random")
+        for interface in domain.iter("interface"):
+            self.assertEqual(interface.get("type"), "bridge")
+            self.assertEqual(interface.find("model").get("type"), "virtio")
+        *disks, vhostmd = domain.findall("devices/disk")
+        for disk in disks:
+            self.assertEqual(disk.attrib, {"type": "network", "device": "disk"})
+            self.assertEqual(disk.find("source").get("protocol"), "rbd")
+            self.assertEqual(disk.find("target").get("bus"), "scsi")
+            self.assertEqual(disk.find("auth").get("username"), "libvirt")
+            self.assertEqual(disk.find("auth/secret").get("type"), "ceph")
+        self.assertEqual(vhostmd.find("source").get("file"), "/dev/shm/vhostmd0")
+        self.assertEqual(vhostmd.find("target").attrib, {"dev": "sdz", "bus": "usb"})
+        self.assertIsNotNone(vhostmd.find("readonly"))
+
     def test_the_name_of_a_profile_is_text_in_the_xml(self):
         job = self.job(
             example("script/1-noop.py"), vm_data=vm_data([]), vm_profile="small & <cheap>"

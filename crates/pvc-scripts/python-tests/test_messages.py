@@ -332,6 +332,31 @@ class Messages(JobTest):
         )
         self.assertEqual(job.phase("setup"), {"done": None})
 
+    def test_sizes_are_read_and_written_in_binary_units(self):
+        job = self.builder(
+            """
+            def setup(self):
+                for text, size in (
+                    ("1024", 1024), (4096, 4096), ("0", 0), ("9B", 9), ("10G", 10 << 30),
+                    ("10g", 10 << 30), ("512MiB", 512 << 20), ("3MB", 3 << 20), ("1.5K", 1536),
+                ):
+                    assert ceph.format_bytes_fromhuman(text) == size, text
+                for text in ("", "G", "-1", "1X", "1 G", "1.2.3"):
+                    try:
+                        self.log_err(ceph.format_bytes_fromhuman(text))
+                    except ValueError as error:
+                        assert f"`{text}` is no size" in str(error), error
+                for size, text in (
+                    (0, "0B"), (9999, "9999B"), (10000, "10K"), (1025 << 20, "1025M"),
+                    (10 << 30, "10G"), ((10 << 30) + 1, "11G"),
+                ):
+                    assert ceph.format_bytes_tohuman(size) == text, (size, text)
+            """,
+            top=IMPORTS,
+        )
+        self.assertEqual(job.phase("setup"), {"done": None})
+        self.assertEqual((job.calls, job.log), ([], []))
+
     def test_a_call_that_could_not_be_carried_out_raises(self):
         job = self.builder(
             "def setup(self): ceph.map_volume(None, 'vms', 'a')",

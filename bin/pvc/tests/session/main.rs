@@ -16,6 +16,7 @@ mod hardware;
 mod help;
 mod missing;
 mod networks;
+mod new_vms;
 mod osd;
 mod outcomes;
 mod output;
@@ -181,6 +182,18 @@ fn one_vm(index: usize) -> String {
 fn changes(stub: &Stub) -> Vec<String> {
     let changes = |line: &String| !line.starts_with("GET") && !line.ends_with("/check");
     stub.lines().into_iter().filter(changes).collect()
+}
+
+/// A form without its percent encoding.
+fn decoded(form: &str) -> String {
+    let mut parts = form.split('%');
+    let mut bytes: Vec<u8> = parts.next().unwrap_or_default().into();
+    for part in parts {
+        let (code, rest) = part.split_at(2);
+        bytes.push(u8::from_str_radix(code, 16).unwrap());
+        bytes.extend(rest.bytes());
+    }
+    String::from_utf8(bytes).unwrap()
 }
 
 /// A task that has two steps before it ends.

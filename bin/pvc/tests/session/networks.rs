@@ -342,6 +342,27 @@ fn whoever_makes_and_starts_a_vm_is_shown_its_address_when_dhcp_has_given_it_one
 }
 
 #[test]
+fn what_the_agent_in_a_guest_says_is_shown_beside_the_address_of_its_lease() {
+    let leases = with_leases();
+    let stub = Stub::start(move |request, before| match request.path() {
+        "/api/v1/vm/web1" => {
+            let mut vms: serde_json::Value = serde_json::from_str(&one_vm(0)).unwrap();
+            vms[0]["networks"][0]["addresses"] = serde_json::json!(["10.20.1.101", "2001:db8::5"]);
+            ok(vms.to_string())
+        }
+        _ => leases(request, before),
+    });
+    let user = User::of(&stub);
+    let info = || out(&user.run(&["-q", "vm", "info", "web1"]));
+    let of_agent = "2001:db8::5 (1001, by its agent)\n";
+    let alone = format!("Addresses:          10.20.1.101 (1001, by its agent), {of_agent}");
+    for shown in [&alone, &alone, &format!("Addresses:          10.20.1.101 (1001), {of_agent}")] {
+        let said = info();
+        assert!(said.contains(shown.as_str()), "{shown}: {said}");
+    }
+}
+
+#[test]
 fn whoever_installs_a_system_learns_how_to_get_to_its_screen_and_its_console() {
     let stub = Stub::start(with_leases());
     let user = User::of(&stub);

@@ -17,18 +17,6 @@ fn server(request: &Received, before: usize) -> Reply {
     }
 }
 
-/// A form without its percent encoding.
-fn decoded(form: &str) -> String {
-    let mut parts = form.split('%');
-    let mut bytes: Vec<u8> = parts.next().unwrap_or_default().into();
-    for part in parts {
-        let (code, rest) = part.split_at(2);
-        bytes.push(u8::from_str_radix(code, 16).unwrap());
-        bytes.extend(rest.bytes());
-    }
-    String::from_utf8(bytes).unwrap()
-}
-
 fn words(line: &str) -> Vec<&str> {
     ["-q", "provisioner"].into_iter().chain(line.split(' ')).collect()
 }
@@ -98,7 +86,9 @@ fn each_change_of_what_vms_are_made_of_is_one_request() {
         ),
         ("profile modify web -u= -a x=2", "PUT /provisioner/profile/web?userdata=&arg=x%3D2"),
         ("profile modify web -d", "PUT /provisioner/profile/web?arg="),
+        ("profile modify web --script-arg x=3", "PUT /provisioner/profile/web?arg=x%3D3"),
         ("profile remove web -y", "DELETE /provisioner/profile/web"),
+        ("ova remove box -y", "DELETE /provisioner/ova/box"),
     ] {
         let stub = Stub::start(server);
         let output = User::of(&stub).run(&words(line));
@@ -257,7 +247,8 @@ fn what_a_script_says_is_printed_while_its_task_runs() {
         }
     });
     let user = User::of(&stub);
-    let line = ["provisioner", "create", "new1", "web", "--no-start", "-a", "x=\"a\" = 'b'"];
+    let line = ["provisioner", "create", "new1", "web", "--no-start", "--wait", "--script-arg"];
+    let line = [&line[..], &["x=\"a\" = 'b'"]].concat();
     let mut child = user.command(&line).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     for number in 0..3 {

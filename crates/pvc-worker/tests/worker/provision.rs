@@ -18,7 +18,7 @@ use pvc_model::provisioner::{
     TemplateDisk,
 };
 use pvc_model::storage::{PoolName, VolumeId};
-use pvc_model::vm::{Selector, VmState};
+use pvc_model::vm::{MigrationMethod, Selector, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{
     BlockDevices, DatabaseError, Op, ScriptFailure, ScriptMessage, ScriptOrder, ScriptPhase,
@@ -47,7 +47,7 @@ pub struct OneProfile {
     reads: AtomicUsize,
     failing: Mutex<Range<usize>>,
     is_unnamed: AtomicBool,
-    is_unlimited: AtomicBool,
+    alters: Mutex<Option<fn(&mut Catalog)>>,
 }
 
 impl OneProfile {
@@ -61,9 +61,9 @@ impl OneProfile {
         self.is_unnamed.store(true, Ordering::Relaxed);
     }
 
-    /// Has the template let its VMs run on every node.
-    fn unlimit(&self) {
-        self.is_unlimited.store(true, Ordering::Relaxed);
+    /// Has somebody change what is kept before it is read.
+    fn alter(&self, alters: fn(&mut Catalog)) {
+        *self.alters.lock().expect("nothing panics while it holds it") = Some(alters);
     }
 
     fn read(&self) -> Result<(), ProvisionerError> {
@@ -81,7 +81,7 @@ impl Profiles for OneProfile {
     async fn catalog(&self) -> Result<Catalog, ProvisionerError> {
         self.read()?;
         let text = str::to_owned;
-        let is_unlimited = self.is_unlimited.load(Ordering::Relaxed);
+        let alters = *self.alters.lock().expect("nothing panics while it holds it");
         let disk = TemplateDisk {
             id: 1,
             pool: text("vms"),
@@ -90,12 +90,12 @@ impl Profiles for OneProfile {
             filesystem: Some(text("ext4")),
             ..Default::default()
         };
-        Ok(Catalog {
+        let mut catalog = Catalog {
             system_templates: vec![SystemTemplate {
                 id: 1,
                 vcpus: 1,
                 vram_mib: 512,
-                node_limit: (!is_unlimited).then(|| text("hv1")),
+                node_limit: Some(text("hv1")),
                 node_selector: Some(text("load")),
                 ..Default::default()
             }],
@@ -117,7 +117,11 @@ impl Profiles for OneProfile {
                 ..Default::default()
             }],
             ..Default::default()
-        })
+        };
+        if let Some(alter) = alters {
+            alter(&mut catalog);
+        }
+        Ok(catalog)
     }
 
     async fn text(&self, _: Class, _: &str) -> Result<Option<String>, ProvisionerError> {
@@ -775,14 +779,23 @@ async fn no_script_begins_on_a_node_that_cannot_make_the_filesystems_of_the_prof
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vm_is_recorded_with_the_node_limit_and_the_selector_of_its_template() {
+async fn a_vm_is_recorded_with_its_profile_and_what_the_template_says_beside_its_xml() {
     let world = World::new(Case::Provision).await;
+    world.profiles.alter(|kept| {
+        let system = &mut kept.system_templates[0];
+        system.node_autostart = true;
+        system.migration_method = Some("shutdown".to_owned());
+        system.migration_max_downtime = Some(250);
+    });
     world.healthy_worker("hv1").await;
     assert_eq!(world.end().await.state, JobState::Succeeded);
     let view = world.store.fresh().await.expect("the tree is open");
     let vm = view.vm("new").expect("it was made");
     assert_eq!(vm.node_limit, [NodeName::new("hv1")]);
     assert_eq!(vm.selector, Some(Selector::Load));
+    assert_eq!((vm.autostart, vm.max_downtime_ms), (true, 250));
+    assert_eq!(vm.migration_method, Some(MigrationMethod::Shutdown));
+    assert_eq!(vm.profile.as_deref(), Some("small"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -56,6 +56,8 @@ async fn a_vm_of_an_image_is_a_task_that_knows_all_that_it_needs() {
     // The metadata service has it from the definition.
     let xml = kwargs["xml"].as_str().unwrap();
     assert!(xml.contains(&format!("<pvc:ssh-key name='key'>{key}</pvc:ssh-key>")), "{xml}");
+    let made = pvc_domain::summary(xml).unwrap();
+    assert_eq!((made.memory_mib, made.vcpus), (128, 2));
     // The name is taken while the task is at work.
     api.post("/vm/new1/create?image=debian").await.refused(400);
 }

@@ -1,6 +1,7 @@
 //! Course of a task that makes a VM: what it checks once more, its stages, its log and its end.
 
 use pvc_model::job::JobSpec;
+use pvc_model::provisioner::TemplateNet;
 use pvc_ports::ScriptLevel;
 use pvc_store::NewNode;
 
@@ -48,6 +49,9 @@ async fn what_has_gone_since_a_vm_was_asked_for_is_refused_before_its_script_beg
         ("room", "bytes are needed"),
         ("node", "`hv1` is in domain state `flushed`, not `ready`"),
         ("memory", "`hv1` has 100 MiB of memory free, and the VM needs 512 MiB"),
+        ("profile", "there is no profile `small`"),
+        ("script", "profile `small` has no script"),
+        ("network", "there is no network `4242`"),
     ] {
         let world = World::new(Case::Provision).await;
         match gone {
@@ -60,10 +64,16 @@ async fn what_has_gone_since_a_vm_was_asked_for_is_refused_before_its_script_beg
                 let change = || Change::Node(NodeName::new("hv1"), flushed());
                 world.write(|changes| _ = changes.push(change())).await;
             }
-            _ => {
+            "memory" => {
                 let figures = vec![figures_of("hv1", 100, 0.0)];
                 world.store.report(figures).await.expect("the tree is open");
             }
+            "profile" => world.profiles.alter(|kept| kept.profiles.clear()),
+            "script" => world.profiles.alter(|kept| kept.scripts.clear()),
+            _ => world.profiles.alter(|kept| {
+                let net = TemplateNet { id: 1, vni: "4242".to_owned() };
+                kept.network_templates[0].nets.push(net);
+            }),
         }
         world.healthy_worker("hv1").await;
         let end = world.end().await;
@@ -144,7 +154,7 @@ async fn what_a_script_says_and_prints_is_in_the_log_of_its_task_in_its_order() 
 async fn a_new_vm_goes_to_the_node_that_the_selector_of_its_template_prefers() {
     for (load_of_hv1, load_of_hv2, best) in [(0.5, 2.0, "hv1"), (2.0, 0.5, "hv2")] {
         let world = World::new(Case::Provision).await;
-        world.profiles.unlimit();
+        world.profiles.alter(|kept| kept.system_templates[0].node_limit = None);
         let hv2 = || NewNode { name: NodeName::new("hv2"), ..hv1() };
         world.write(|changes| _ = changes.push(Change::AddNode(Box::new(hv2())))).await;
         world.write(|changes| runs(changes, "hv2")).await;
