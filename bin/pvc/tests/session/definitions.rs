@@ -41,6 +41,23 @@ fn a_definition_is_sent_with_everything_that_was_said() {
 }
 
 #[test]
+fn a_screen_that_everybody_reaches_without_a_password_is_warned_of_before_it_is_sent() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let xml = out(&user.run(&["-q", "vm", "dump", "web1"]));
+    for (password, warnings) in [("", 1), (" passwd='s3cret'", 0)] {
+        let screen =
+            format!("<devices><graphics type='vnc' port='-1' listen='0.0.0.0'{password}/>");
+        let xml = xml.replace("<devices>", &screen);
+        let output = user.answering(&xml, &["-q", "vm", "define", "-"]);
+        assert_eq!(code(&output), 0, "{output:?}");
+        let words = "the vnc display on `0.0.0.0` asks for no password";
+        assert_eq!(err(&output).matches(words).count(), warnings, "{output:?}");
+    }
+    assert_eq!(changes(&stub).len(), 2, "it is taken all the same");
+}
+
+#[test]
 fn only_what_was_given_of_the_metadata_is_sent() {
     let stub = Stub::start(cluster);
     let user = User::of(&stub);

@@ -144,16 +144,29 @@ fn a_file_that_cannot_be_read_is_a_mistake_in_the_command_line() {
         &["cluster", "restore", "-y", "-f", "/nonexistent"],
         &["vm", "meta", "web1", "--max-downtime", "abc"],
         &["vm", "create", "web9", "-i", "debian", "--user-data", "/nonexistent"],
+        &["vm", "create", "web9", "-i", "debian", "--ssh-key", "/nonexistent"],
+        &["image", "add", "debian", "/nonexistent"],
+        &["storage", "volume", "upload", "vms", "data", "/nonexistent"],
+        &["provisioner", "ova", "upload", "web", "/nonexistent", "-p", "vms"],
+        &["provisioner", "script", "add", "web", "/nonexistent"],
         &["connection", "add", "lab", "-a", "127.0.0.1", "--api-key-file", "/nonexistent"],
     ] {
         let output = user.run(line);
         assert_eq!(code(&output), 2, "{line:?}: {output:?}");
+        let names_the_file = err(&output).contains("error: cannot read ");
+        assert_eq!(names_the_file, line.contains(&"/nonexistent"), "{line:?}: {output:?}");
     }
     let output = user.run(&["vm", "meta", "web1", "--max-downtime", "abc"]);
     assert!(
         err(&output).contains("a whole number of milliseconds is needed, as in 300"),
         "{output:?}"
     );
+    // The VM is looked for first.
+    let stub = Stub::start(cluster);
+    let output = User::of(&stub).run(&["-q", "vm", "modify", "web1", "/nonexistent"]);
+    let expected = (2, "error: cannot read `/nonexistent`: no such file or directory\n".to_owned());
+    assert_eq!((code(&output), err(&output)), expected);
+    assert_eq!(changes(&stub), [""; 0]);
 }
 
 #[test]

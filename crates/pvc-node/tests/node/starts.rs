@@ -267,6 +267,30 @@ async fn a_modify_during_a_start_is_in_the_guest_that_runs() {
     assert_eq!(world.hypervisor.count("resume", uuid), 1);
 }
 
+/// By its version and by all that it says the record is as it was.
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_is_being_made_is_not_that_of_another_vm_that_got_its_uuid() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let slow = Manner { start_takes: Duration::from_secs(60), ..Manner::default() };
+    world.hypervisor.set_manner(uuid, slow);
+    let daemon = world.running().await;
+    world.until("it is being made", || world.hypervisor.is_there(uuid)).await;
+    let before = world.vm(uuid);
+    // The node never sees that there was none in between.
+    daemon.connection.cut();
+    let mut changes = Changes::new();
+    changes.push(Change::RemoveVm(uuid));
+    world.change(changes).await;
+    world.define_without_volume(1, VmState::Start).await;
+    daemon.connection.mend();
+    let now = world.vm(uuid);
+    assert_eq!((now.state_version, &now.xml), (before.state_version, &before.xml));
+    world.until_runs(uuid).await;
+    let count = |call| world.hypervisor.count(call, uuid);
+    assert_eq!((count("start"), count("resume")), (2, 1), "the first was never let run");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_guest_that_a_dead_daemon_left_unstarted_is_made_anew_if_it_should_run_and_ended_if_not()
 {

@@ -28,6 +28,20 @@ async fn a_vm_is_defined_with_all_that_is_recorded_of_it() {
 }
 
 #[tokio::test]
+async fn a_screen_that_everybody_reaches_without_a_password_is_taken_and_warned_of() {
+    let world = World::with_nodes(&["hv1"]).await;
+    let screen = "<graphics type='vnc' port='-1' listen='0.0.0.0'/><console";
+    let open = xml("web1", UUID).replace("<console", screen);
+    let defined = vm::define(&world.store, &Define::new(open.clone())).await.unwrap();
+    let larger = open.replace(">512<", ">1024<");
+    let modified = modify(&world, "web1", &larger, false).await.unwrap();
+    for warnings in [defined.warnings, modified.warnings] {
+        let [warning] = warnings.as_slice() else { panic!("one warning: {warnings:?}") };
+        assert!(warning.contains("display on `0.0.0.0` asks for no password"), "{warning}");
+    }
+}
+
+#[tokio::test]
 async fn a_definition_that_cannot_be_is_refused_and_leaves_nothing() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;

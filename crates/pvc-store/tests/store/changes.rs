@@ -97,9 +97,22 @@ async fn a_decision_about_a_vm_does_not_hold_for_another_that_got_its_uuid() {
 #[tokio::test]
 async fn an_expectation_of_what_is_not_there_is_an_error() {
     let world = cluster().await;
-    let gone = Uuid::from_u128(9);
-    for expect in [Expect::VmExists(gone), Expect::VmState(gone), Expect::NodeDaemon("hv9".into())]
-    {
+    let (gone, node) = (Uuid::from_u128(9), NodeName::new("hv9"));
+    let job = JobId::from_bits(9);
+    let volume = VolumeId::from_record("vms/gone").expect("well formed");
+    for expect in [
+        Expect::VmExists(gone),
+        Expect::VmState(gone),
+        Expect::VmNode(gone),
+        Expect::VmXml(gone),
+        Expect::VmNodeLimit(gone),
+        Expect::NodeDaemon(node.clone()),
+        Expect::NodeDomain(node),
+        Expect::JobClaim(job.clone()),
+        Expect::JobProgress(job),
+        Expect::Snapshot { volume, name: SnapshotName::new("s1") },
+        Expect::Network("9".to_owned()),
+    ] {
         let decide = |_: &Cluster| {
             let mut changes = Changes::new();
             changes.expect(expect.clone()).config(ConfigChange::Maintenance(true));

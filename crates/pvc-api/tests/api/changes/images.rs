@@ -117,6 +117,19 @@ async fn what_cannot_be_made_is_refused_before_there_is_a_task() {
 }
 
 #[tokio::test]
+async fn a_vm_of_an_image_is_plugged_in_among_the_nodes_by_force_alone() {
+    let api = with_images().await;
+    let path = "/vm/new1/create?image=debian&memory=128&network=storage";
+    let reply = api.post(path).await;
+    let said = reply.refused(400);
+    assert!(said.contains("plugged into `brstorage`"), "{said}");
+    assert!(reply.text().contains("`--force`"), "{}", reply.text());
+    assert!(api.store.view().jobs.is_empty());
+    let forced = api.post(&format!("{path}&force=true")).await;
+    assert_eq!(forced.status, 202, "{}", forced.text());
+}
+
+#[tokio::test]
 async fn a_vm_of_a_name_that_is_taken_is_refused_for_the_name_and_not_for_its_volumes() {
     let api = with_images().await;
     for volume in ["web_sda", "new1_sda"] {
