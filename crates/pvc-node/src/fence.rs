@@ -127,7 +127,7 @@ impl Fencer {
                 .into_iter()
                 .for_each(|node| self.switch_on_without_store(node));
         }
-        self.cuts.observe(&cluster);
+        self.cuts.observe(&cluster, now);
         let view = fence::View {
             me: shared.name(),
             cluster: &cluster,
@@ -205,7 +205,7 @@ impl Fencer {
         let now = self.shared.now();
         let interval = self.shared.settings.fencing.keepalive_interval;
         match ended {
-            Ended::SwitchedOn => self.cuts.was_switched_on(&node),
+            Ended::SwitchedOn => self.cuts.was_switched_on(&node, now),
             Ended::NotSwitchedOn => self.cuts.could_not_switch_on(&node, now),
             _ => {}
         }

@@ -2,7 +2,9 @@
 //!
 //! With such a node the store may have lost its quorum: of three coordinators one is dead for good,
 //! and of the second only the daemon hangs. Then nothing can be written of its death, and nobody
-//! else is told to switch it on again.
+//! else is told to switch it on again. Nor does a sign of life say that it stays on: a BMC may do
+//! what it was told some time after, when nobody waits for it any more, and whoever told it to
+//! switch the power on meanwhile has told it too early.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use crate::node::DaemonState;
 use crate::vm::backoff::Backoff;
 
 /// Time that the store may be away after a cut until the node is switched on without it: servers
-/// that are left have elected another leader by then.
+/// that are left have elected another leader by then, and a BMC has done what it was told.
 const WITHOUT_STORE: Duration = Duration::from_secs(30);
 
 /// The nodes that this fencer has told a BMC to cut off, and of which no record says yet what
@@ -37,14 +39,19 @@ impl Cuts {
         self.0.insert(node, Cut { stamp, at: now, attempts: Backoff::default() });
     }
 
-    /// Forgets those of which the store says more than that they are taken for dead: they live, or
-    /// their fence goes on by what is recorded.
-    pub fn observe(&mut self, cluster: &Cluster) {
+    /// Forgets those of which the store says at `now` more than that they are taken for dead: their
+    /// fence goes on by what is recorded, or they live, and the cut is so long ago that nothing
+    /// comes of it any more.
+    pub fn observe(&mut self, cluster: &Cluster, now: Duration) {
         self.0.retain(|name, cut| {
-            let node = cluster.nodes.get(name);
-            node.is_some_and(|node| {
-                node.daemon_state == DaemonState::Dead && node.keepalives == cut.stamp
-            })
+            let Some(node) = cluster.nodes.get(name) else { return false };
+            match node.daemon_state {
+                DaemonState::Dead if node.keepalives == cut.stamp => true,
+                DaemonState::Dead | DaemonState::Init | DaemonState::Run => {
+                    now < cut.at + WITHOUT_STORE
+                }
+                _ => false,
+            }
         });
     }
 
@@ -55,9 +62,10 @@ impl Cuts {
         self.0.iter().filter(|(_, cut)| is_due(cut)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// The node was switched on.
-    pub fn was_switched_on(&mut self, node: &NodeName) {
-        self.0.remove(node);
+    /// The node was switched on at `now`: for good if that was so long after the cut that nothing
+    /// comes of it any more.
+    pub fn was_switched_on(&mut self, node: &NodeName, now: Duration) {
+        self.0.retain(|name, cut| name != node || now < cut.at + WITHOUT_STORE);
     }
 
     /// The node could not be switched on.

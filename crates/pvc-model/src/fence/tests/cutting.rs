@@ -376,21 +376,48 @@ fn what_was_cut_off_is_switched_on_without_the_store_until_a_record_says_more() 
     let mut cuts = Cuts::default();
     cuts.cut(hv2.clone(), 7, 100 * second);
     let silent = cluster([node("hv2", DaemonState::Dead)]);
-    cuts.observe(&silent);
+    cuts.observe(&silent, 101 * second);
     assert_eq!(cuts.due(129 * second), []);
     assert!(due(&cuts, 130));
     cuts.could_not_switch_on(&hv2, 130 * second);
     assert_eq!(cuts.due(130 * second), [], "its BMC is left alone for a moment");
     assert!(due(&cuts, 131));
     let mut switched_on = cuts.clone();
-    switched_on.was_switched_on(&hv2);
+    switched_on.was_switched_on(&hv2, 131 * second);
     assert_eq!(switched_on.due(200 * second), []);
-    let lives = NodeRecord { keepalives: 8, ..node("hv2", DaemonState::Dead) };
-    for says_more in [node("hv2", DaemonState::Fenced), node("hv2", DaemonState::Init), lives] {
+    cuts.was_switched_on(&NodeName::new("hv3"), 131 * second);
+    cuts.observe(&silent, 131 * second);
+    assert!(due(&cuts, 200));
+    cuts.observe(&cluster([node("hv1", DaemonState::Run)]), 101 * second);
+    assert_eq!(cuts.due(200 * second), [], "its record is gone");
+}
+
+#[test]
+fn a_cut_that_may_come_after_a_sign_of_life_is_remembered_as_long_as_it_may() {
+    let (hv2, second) = (NodeName::new("hv2"), Duration::from_secs(1));
+    let mut cuts = Cuts::default();
+    cuts.cut(hv2.clone(), 7, 100 * second);
+    let stamps = NodeRecord { keepalives: 8, ..node("hv2", DaemonState::Dead) };
+    let lives = [node("hv2", DaemonState::Init), node("hv2", DaemonState::Run), stamps];
+    for (node, at, is_due) in [
+        (&lives[0], 129, true),
+        (&lives[1], 129, true),
+        (&lives[2], 129, true),
+        (&lives[0], 130, false),
+        (&lives[1], 130, false),
+        (&lives[2], 130, false),
+        (&node("hv2", DaemonState::Fenced), 101, false),
+        (&node("hv2", DaemonState::Shutdown), 101, false),
+    ] {
         let mut cuts = cuts.clone();
-        cuts.observe(&cluster([says_more]));
-        assert_eq!(cuts.due(200 * second), []);
+        cuts.observe(&cluster([node.clone()]), at * second);
+        assert_eq!(!cuts.due(200 * second).is_empty(), is_due, "{} at {at}", node.daemon_state);
     }
+    // It may have been told so before it was cut off.
+    cuts.was_switched_on(&hv2, 129 * second);
+    assert_eq!(cuts.due(130 * second), [hv2.clone()]);
+    cuts.was_switched_on(&hv2, 130 * second);
+    assert_eq!(cuts.due(200 * second), []);
 }
 
 #[test]
