@@ -363,6 +363,31 @@ fn what_the_agent_in_a_guest_says_is_shown_beside_the_address_of_its_lease() {
 }
 
 #[test]
+fn whoever_starts_a_new_vm_is_shown_the_address_that_its_agent_says_or_where_to_look_for_it() {
+    for (said, shown) in [
+        (vec!["192.0.2.7"], "It has the address 192.0.2.7 (1001, by its agent).\n"),
+        (vec![], "`pvc vm info web1` shows its address when its agent says it.\n"),
+    ] {
+        let leases = with_leases();
+        // The network has no DHCP of the cluster.
+        let stub = Stub::start(move |request, before| match request.path() {
+            "/api/v1/network/1001" => cluster(request, before),
+            CARD => status(404, r#"{"message": "no lease"}"#),
+            "/api/v1/vm/web1" => {
+                let mut vms: serde_json::Value = serde_json::from_str(&one_vm(0)).unwrap();
+                vms[0]["networks"][0]["addresses"] = serde_json::json!(said);
+                ok(vms.to_string())
+            }
+            _ => leases(request, before),
+        });
+        let line = ["-q", "vm", "create", "web1", "-i", "debian", "-n", "1001", "--start"];
+        let made = User::of(&stub).run(&line);
+        assert_eq!(code(&made), 0, "{made:?}");
+        assert!(out(&made).ends_with(shown), "{made:?}");
+    }
+}
+
+#[test]
 fn whoever_installs_a_system_learns_how_to_get_to_its_screen_and_its_console() {
     let stub = Stub::start(with_leases());
     let user = User::of(&stub);

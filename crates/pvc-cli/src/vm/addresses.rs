@@ -55,26 +55,39 @@ fn cards(vm: &Vm) -> impl Iterator<Item = (&str, &str)> {
     cards.filter_map(|card| Some((card.vni.as_str(), card.mac.as_deref()?)))
 }
 
-/// Waits until DHCP has given the VM an address, if a network of it has DHCP, and says it.
+/// Addresses of a running VM are said once DHCP or the agent in its guest knows one. They are
+/// waited for if a network of it has DHCP: else nobody knows whether one will come.
 pub fn say(pvc: &mut Pvc, name: &str) -> Outcome {
     let vm = pvc.client()?.read_only(GetVmVm, [name], "VM")?.read()?;
-    if !has_dhcp(pvc.client()?, &vm) {
+    if vm.networks.is_empty() {
         return Ok(());
     }
+    let has_dhcp = has_dhcp(pvc.client()?, &vm);
     let begun = Instant::now();
     loop {
-        match of(pvc.client()?, &vm) {
+        match known(pvc.client()?, name) {
             Ok(addresses) if !addresses.is_empty() => {
                 pvc.done(format!("It has the address {}.", addresses.join(", ")));
                 return Ok(());
             }
+            Ok(_) if !has_dhcp => {
+                pvc.done(format!("`pvc vm info {name}` shows its address when its agent says it."));
+                return Ok(());
+            }
             Ok(_) if begun.elapsed() < BOOT => interrupt::pause(LOOK),
-            Ok(_) => break pvc.warn(&format!("VM `{name}` has asked for no address yet")),
+            Ok(_) => break pvc.warn(&format!("no address of VM `{name}` is known yet")),
             Err(error) => break pvc.warn(&format!("its address is not known: {error}")),
         }
     }
     pvc.hint(&format!("`pvc vm info {name}` shows it when it has one"));
     Ok(())
+}
+
+fn known(client: &Client, name: &str) -> Result<Vec<String>, pvc_client::Error> {
+    let vm = client.read_only(GetVmVm, [name], "VM")?.read()?;
+    let mut addresses = of(client, &vm)?;
+    addresses.extend(by_agent(&vm, &addresses));
+    Ok(addresses)
 }
 
 fn has_dhcp(client: &Client, vm: &Vm) -> bool {
