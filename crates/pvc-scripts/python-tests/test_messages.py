@@ -339,6 +339,7 @@ class Messages(JobTest):
                 for text, size in (
                     ("1024", 1024), (4096, 4096), ("0", 0), ("9B", 9), ("10G", 10 << 30),
                     ("10g", 10 << 30), ("512MiB", 512 << 20), ("3MB", 3 << 20), ("1.5K", 1536),
+                    ("1.1K", 1126), ("0.1B", 0),
                 ):
                     assert ceph.format_bytes_fromhuman(text) == size, text
                 for text in ("", "G", "-1", "1X", "1 G", "1.2.3"):
@@ -348,7 +349,8 @@ class Messages(JobTest):
                         assert f"`{text}` is no size" in str(error), error
                 for size, text in (
                     (0, "0B"), (9999, "9999B"), (10000, "10K"), (1025 << 20, "1025M"),
-                    (10 << 30, "10G"), ((10 << 30) + 1, "11G"),
+                    (9 << 30, "9216M"), (10 << 30, "10G"), ((10 << 30) + 1, "11G"),
+                    (1 << 40, "1024G"),
                 ):
                     assert ceph.format_bytes_tohuman(size) == text, (size, text)
             """,

@@ -6,6 +6,7 @@ is the one of `open_zk`.
 
 import math
 import re
+from fractions import Fraction
 
 from pvc_runner.channel import pair
 
@@ -108,22 +109,19 @@ def get_list_osd(zkhandler, limit=None, is_fuzzy=True):
 
 
 def format_bytes_fromhuman(size):
-    """Returns the bytes of a size such as `4G`, `512MiB` or `1024`; units are binary."""
+    """Returns the whole bytes of a size such as `4G`, `1.5MiB` or `1024`; units are binary."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]?)(?:iB|i|B|b)?", str(size).strip())
     unit = UNITS.find(found[2].upper()) if found else -1
     if unit < 0:
         raise ValueError(f"`{size}` is no size; one is `4G`")
-    return math.ceil(float(found[1]) * 1024**unit)
+    return int(Fraction(found[1]) * 1024**unit)
 
 
 def format_bytes_tohuman(size):
-    """Returns a size of at most four digits with its unit, rounded up: `4G`, `1025M`."""
+    """Returns a size of at most four digits with the smallest unit, rounded up: `11G`, `9216M`."""
     unit = 0
     while size > 9999 and unit < len(UNITS) - 1:
         size /= 1024
-        unit += 1
-    while size >= 1024 and size % 1024 == 0 and unit < len(UNITS) - 1:
-        size //= 1024
         unit += 1
     return f"{math.ceil(size)}{UNITS[unit]}"
 
