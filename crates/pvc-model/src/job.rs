@@ -433,6 +433,14 @@ impl JobProgress {
         let (status, ended_at) = (status.into(), Some(ended_at));
         JobProgress { state, status, ended_at, trouble: None, ..self }
     }
+
+    /// Returns the progress of a job that somebody else than its worker has ended at `ended_at`,
+    /// seconds since the epoch: its log says why, too.
+    pub fn failed(mut self, failure: Failure, ended_at: u64) -> Self {
+        let why = failure.why.clone();
+        self.log.push(why.clone());
+        JobProgress { failure: Some(failure), ..self }.ended(JobState::Failed, why, ended_at)
+    }
 }
 
 /// Identity of a worker's claim on a job: the transaction of the store that made it. Of two claims
@@ -459,15 +467,29 @@ pub struct WorkerRecord {
 }
 
 /// Whether the worker of `node` may take the job: its own, and those that run anywhere while the
-/// worker that they were meant for is not there. A change of a guest's devices goes with the guest;
-/// one that is cancelled while that node has no worker is ended by the one that it was meant for.
+/// worker that they were meant for is not there.
 pub fn may_take(cluster: &Cluster, job: &Job, node: &NodeName) -> bool {
-    let spec = &job.spec;
+    let meant_for = meant_for(cluster, job);
+    let is_there = || cluster.workers.contains_key(meant_for);
+    meant_for == node || (job.spec.work.runs_anywhere() && !is_there())
+}
+
+/// Node whose worker alone may take the job, while that worker is not there. `None` of a job that
+/// some worker has, or could take, and of one that is over.
+pub fn awaited_node<'a>(cluster: &'a Cluster, job: &'a Job) -> Option<&'a NodeName> {
+    let is_open = !job.progress.state.is_over() && job.claim.is_none();
+    let node = meant_for(cluster, job);
+    let is_awaited = !job.spec.work.runs_anywhere() && !cluster.workers.contains_key(node);
+    (is_open && is_awaited).then_some(node)
+}
+
+/// Node whose worker is to do the job. A change of a guest's devices goes with the guest; one that
+/// is cancelled while that node has no worker is ended by the one that it was submitted for.
+fn meant_for<'a>(cluster: &'a Cluster, job: &'a Job) -> &'a NodeName {
     let can_be_awaited =
         |node: &&NodeName| !job.cancel_requested || cluster.workers.contains_key(*node);
-    let with_guest = node_of_guest(cluster, &spec.work).filter(can_be_awaited);
-    let meant_for = with_guest.unwrap_or(&spec.node);
-    meant_for == node || (spec.work.runs_anywhere() && !cluster.workers.contains_key(meant_for))
+    let with_guest = node_of_guest(cluster, &job.spec.work).filter(can_be_awaited);
+    with_guest.unwrap_or(&job.spec.node)
 }
 
 /// The node of the guest that `work` goes with, if a worker of ours can run there.
@@ -619,6 +641,25 @@ mod tests {
         assert_eq!(ends, [true, false], "unless somebody cancels it");
         cluster.nodes.insert("hv2".into(), Arc::new(records::node("hv2")));
         assert_eq!(takes(&cluster), [true, false], "hv2 runs PVC 1.0.3");
+    }
+
+    #[test]
+    fn a_job_awaits_the_worker_that_alone_may_take_it_while_nobody_has_it() {
+        let vm = || JobVm { name: "web1".into(), uuid: None };
+        let mut bound = rename(2, 7);
+        bound.spec.work = JobWork::FlushLocks { vm: vm() };
+        let other = with_workers(&[("hv2", &[])]);
+        let awaited = |job: &Job| awaited_node(&other, job).map(|node| node.to_string());
+        assert_eq!(awaited(&bound).as_deref(), Some("hv1"));
+        let held = Job { claim: Some(ClaimId(7)), ..bound.clone() };
+        assert_eq!(awaited(&held), None, "somebody does it");
+        assert_eq!(awaited(&rename(1, 7)), None, "any worker takes it");
+        let both = with_workers(&[("hv1", &[]), ("hv2", &[])]);
+        assert_eq!(awaited_node(&both, &bound), None, "its worker is there");
+        bound.progress.state = JobState::Running;
+        assert_eq!(awaited(&bound).as_deref(), Some("hv1"), "its worker has left it");
+        bound.progress.state = JobState::Failed;
+        assert_eq!(awaited(&bound), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use pvc_model::job::transfer::TransferEnd;
 use pvc_model::job::{
     Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
 };
+use pvc_model::node::removal::failure_of_removed;
 use pvc_model::storage::VolumeId;
 use pvc_ops::storage::mapped_on;
 use pvc_ports::{Clock, Hypervisor, Random, Storage};
@@ -23,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::context::{Context, Tools};
 use crate::jobs::{self, BenchmarkTools, ScriptTools};
 use crate::kind::Steps;
-use crate::plan::{Doing, Step, may_have_work, plan};
+use crate::plan::{Doing, Step, may_have_work, of_unrecorded, plan};
 use crate::runner::{Parted, fail, perform};
 
 /// The jobs are looked at at least this often, for what time alone changes.
@@ -213,7 +214,8 @@ impl Worker {
     /// Returns this worker with the whole cluster in view if there is something to do.
     async fn look(&self) -> Result<Option<Worker>, StoreError> {
         self.announce().await;
-        if !self.has_work() {
+        let view = self.tools.store.view();
+        if !self.has_work() && self.of_removed(&view).await.is_empty() {
             return Ok(None);
         }
         let store = self.tools.store.whole().await?;
@@ -226,6 +228,25 @@ impl Worker {
         may_have_work(&store.view(), node, self.now())
             || !store.former_renamings().is_empty()
             || !self.held_for_scripts().is_empty()
+    }
+
+    /// Jobs that nobody will ever do, as the node whose worker they wait for has no record by now,
+    /// each with that node.
+    async fn of_removed<'a>(&self, view: &'a Cluster) -> Vec<(&'a Job, &'a NodeName)> {
+        let Tools { node, store, .. } = &self.tools;
+        let mut found = Vec::new();
+        for (job, of) in of_unrecorded(view, node) {
+            // The view may have no nodes at all, or not yet that one.
+            match store.has_node(of).await {
+                Ok(true) => {}
+                Ok(false) => found.push((job, of)),
+                Err(error) => {
+                    tracing::debug!(job = %job.spec.id, %error, "it is not known whether the node \
+                                    of a job is there; it will be looked at again");
+                }
+            }
+        }
+        found
     }
 
     /// Volumes that are held for scripts of this node and can be let go of, unless this process
@@ -370,6 +391,10 @@ impl Worker {
                 }
                 Step::Forget(id) => self.remove(&id).await,
             }
+        }
+        for (job, of) in self.of_removed(&view).await {
+            let why = failure_of_removed(of, job);
+            self.close(job, |left, now| left.failed(why, now)).await;
         }
     }
 

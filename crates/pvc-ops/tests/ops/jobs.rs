@@ -156,3 +156,25 @@ async fn a_task_about_an_osd_of_a_fenced_node_is_ended_by_its_cancellation_and_t
     assert_eq!(ended.log.last(), Some(&ended.status));
     assert_eq!(asked.remove("1", true).await.unwrap().node.as_str(), "hv2");
 }
+
+/// The removal saw no task of the node, and nobody else would ever take it.
+#[tokio::test]
+async fn a_task_for_a_node_that_is_removed_in_the_same_moment_is_refused() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    world.announce_worker("hv2").await;
+    let (slow, connection) = world.slow_process().await;
+    let faster = world.store.clone();
+    connection.before_next_multi(async move {
+        let decide = |_: &pvc_model::cluster::Cluster| {
+            let mut changes = Changes::new();
+            changes.push(Change::RemoveNode("hv2".into()));
+            Ok::<_, std::convert::Infallible>((changes, ()))
+        };
+        faster.change(decide).await.unwrap();
+    });
+    let (clock, random) = (world.clock.as_ref(), &world.random);
+    let submission = Submission { store: &slow, clock, random, storage: None, submitter: "tests" };
+    let refusal = refused(submission.add_db_group("hv2", "/dev/sdb").await);
+    assert!(matches!(refusal, OsdRefusal::NoNode(_)), "{refusal}");
+    assert!(world.store.fresh().await.unwrap().jobs.is_empty());
+}

@@ -465,6 +465,13 @@ impl Store {
         self.tree.multi(stamp).await.map(drop).map_err(flat)
     }
 
+    /// Asks the tree whether there is a record of the node, not before this call: it may not be in
+    /// view yet, and in a [view of jobs alone](Store::open_jobs) none is.
+    pub async fn has_node(&self, node: &NodeName) -> Result<bool, StoreError> {
+        self.tree.sync().await?;
+        Ok(self.tree.get(&root(node)).await?.is_some())
+    }
+
     /// Returns what reaches the BMC of `node`; `None` if it has none.
     pub fn ipmi(&self, node: &NodeName) -> Option<Ipmi> {
         self.with_raw(|raw| {

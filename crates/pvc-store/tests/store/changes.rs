@@ -98,8 +98,12 @@ async fn a_decision_about_a_vm_does_not_hold_for_another_that_got_its_uuid() {
 async fn an_expectation_of_what_is_not_there_is_an_error() {
     let world = cluster().await;
     let gone = Uuid::from_u128(9);
-    for expect in [Expect::VmExists(gone), Expect::VmState(gone), Expect::NodeDaemon("hv9".into())]
-    {
+    for expect in [
+        Expect::VmExists(gone),
+        Expect::VmState(gone),
+        Expect::NodeExists("hv9".into()),
+        Expect::NodeDaemon("hv9".into()),
+    ] {
         let decide = |_: &Cluster| {
             let mut changes = Changes::new();
             changes.expect(expect.clone()).config(ConfigChange::Maintenance(true));
