@@ -32,7 +32,7 @@ const DETACHED: Duration = Duration::from_secs(2);
 const EXPORT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Number of volumes that are unmapped at once when all are. As many that hang keep the others from
+/// Number of volumes that are unmapped at once when all are, or all that are left over. As many that hang keep the others from
 /// their turn: a worker runs two scripts at a time, which map a few volumes each.
 const UNMAPPED_AT_ONCE: usize = 16;
 
@@ -600,15 +600,21 @@ impl BlockDevices for LinuxBlockDevices {
         let alive = others.alive.into_iter();
         let mut ended: Vec<Unmapped> =
             alive.map(|place| Err(BlockDeviceError::Alive { place })).collect();
-        for other in others.left {
+        let mut places = Vec::new();
+        for other in &others.left {
             match fs::read_dir(&other.path) {
                 Ok(entries) => {
-                    for entry in entries.filter_map(io::Result::ok) {
-                        ended.extend(self.end_left(&entry.path()).await);
-                    }
+                    places.extend(entries.filter_map(io::Result::ok).map(|entry| entry.path()));
                 }
                 Err(error) => ended.push(Err(left(&other.path, error))),
             }
+        }
+        // As above. Two of one volume wait for each other.
+        let work: Vec<_> = places.iter().map(|place| self.end_left(place).boxed()).collect();
+        let done = stream::iter(work).buffer_unordered(UNMAPPED_AT_ONCE);
+        let done: Vec<Option<Unmapped>> = done.collect().await;
+        ended.extend(done.into_iter().flatten());
+        for other in others.left {
             let place = other.path.clone();
             ended.extend(other.remove_if_empty().err().map(|error| Err(left(&place, error))));
         }

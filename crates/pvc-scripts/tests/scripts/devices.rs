@@ -367,6 +367,37 @@ async fn a_volume_whose_unmapping_hangs_delays_no_other_of_a_process_that_stops(
     assert_eq!(world.mapped(), 0);
 }
 
+/// Until all of what is left has had its turn, every volume of the node stays held for its script.
+#[tokio::test(start_paused = true)]
+async fn a_volume_whose_unmapping_hangs_delays_no_other_that_was_left_over() {
+    // Whichever of the two is looked at first.
+    for hangs in [0, 1] {
+        let world = World::new(&format!("over{hangs}a"), Kernel::default());
+        let other = format!("scripts/over{hangs}b{}", std::process::id());
+        world.storage.insert(&other);
+        let other = VolumeId::from_record(&other).expect("well formed");
+        let former = world.process();
+        let volumes = [&world.volume, &other];
+        for volume in volumes {
+            former.map(volume, &one()).await.expect("nobody has it");
+        }
+        drop(former);
+        let image = volumes[hangs].to_string();
+        let stuck = Stuck { act: "unmap", image: image.clone(), others: world.programs() };
+        let next = world.process_with(stuck);
+        let ended = timeout(Duration::from_secs(10), next.unmap_left_over()).await;
+        ended.expect_err("one of them hangs");
+        let left: Vec<String> = {
+            let kernel = world.kernel.lock().expect("nobody holds it");
+            kernel.mapped.iter().map(|(image, _)| image.clone()).collect()
+        };
+        assert_eq!(left, [image]);
+        drop(next);
+        world.process().unmap_left_over().await;
+        assert_eq!(world.mapped(), 0);
+    }
+}
+
 fn one() -> JobId {
     JobId::from_bits(1)
 }
