@@ -176,16 +176,7 @@ fn definition_of(removed: &vm::Removed) -> String {
 
 /// The sentence about what the nodes keep of a removed VM, by its UUID and its name.
 fn left_on_nodes(removed: &vm::Removed) -> String {
-    let what = match (removed.local.has_tpm, removed.local.has_uefi_variables) {
-        (false, false) => return String::new(),
-        (true, false) => "Its TPM stays",
-        (false, true) => "Its UEFI variables stay",
-        (true, true) => "Its TPM and its UEFI variables stay",
-    };
-    format!(
-        " {what} on nodes where it has run, if it has: \"UEFI's variables and the TPM\" in the \
-         manual."
-    )
+    removed.left_on_nodes().map(|left| format!(" Its {left}.")).unwrap_or_default()
 }
 
 async fn post_vm_vm_meta(ask: Ask<PostVmVmMeta>) -> Result<Answer<PostVmVmMeta>> {

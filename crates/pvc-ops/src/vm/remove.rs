@@ -33,6 +33,23 @@ pub struct Removed {
     pub local: LocalState,
 }
 
+impl Removed {
+    /// Returns what stays of it on nodes, as the end of a sentence that begins with "Its"; `None`
+    /// if nothing does.
+    pub fn left_on_nodes(&self) -> Option<String> {
+        let what = match (self.local.has_tpm, self.local.has_uefi_variables) {
+            (false, false) => return None,
+            (true, false) => "TPM stays",
+            (false, true) => "UEFI variables stay",
+            (true, true) => "TPM and its UEFI variables stay",
+        };
+        Some(format!(
+            "{what} on nodes where it has run, if it has: \"UEFI's variables and the TPM\" in the \
+             manual"
+        ))
+    }
+}
+
 /// Removal of the volumes of a VM.
 #[derive(Clone, Copy)]
 pub struct VolumeRemoval<'a> {

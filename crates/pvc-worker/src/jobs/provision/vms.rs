@@ -94,8 +94,11 @@ pub(super) async fn remove(
     }
     let end = |cluster: &Cluster| removal.end(cluster).map(|changes| (changes, ()));
     context.change(end).await?;
-    let Removed { name, volumes, kept, .. } = removal.into_removed();
-    context.log(format!("the script has removed VM \"{name}\" and {} volumes", volumes.len()));
+    let removed = removal.into_removed();
+    let left = removed.left_on_nodes().map(|left| format!("; its {left}")).unwrap_or_default();
+    let Removed { name, volumes, kept, .. } = removed;
+    let count = volumes.len();
+    context.log(format!("the script has removed VM \"{name}\" and {count} volumes{left}"));
     let message = format!("VM \"{name}\" was removed with {} volumes", volumes.len());
     Ok(match kept.len() {
         0 => format!("{message}."),

@@ -31,9 +31,11 @@ fn of_vm(function: &str, vm: &str) -> ScriptAct {
 async fn a_script_defines_starts_ends_and_removes_other_vms() {
     let world = World::new(Case::Provision).await;
     world.storage.insert("vms/other_sda");
+    let tpm = "<tpm model='tpm-crb'><backend type='emulator' version='2.0'/></tpm></devices>";
+    let with_tpm = other_xml("other", OTHER).replace("</devices>", tpm);
     let calls = vec![
         call("vm.define_vm", definition(&other_xml("kept", Uuid::from_u128(78)))),
-        call("vm.define_vm", definition(&other_xml("other", OTHER))),
+        call("vm.define_vm", definition(&with_tpm)),
         of_vm("vm.start_vm", "other"),
         of_vm("vm.shutdown_vm", "other"),
         of_vm("vm.stop_vm", &OTHER.to_string()),
@@ -58,9 +60,15 @@ async fn a_script_defines_starts_ends_and_removes_other_vms() {
     assert!(world.storage.volume(&id("vms/other_sda")).await.is_err());
     assert!(world.storage.volume(&id("vms/web1_sda")).await.is_ok());
     let log = world.progress().log.join("\n");
-    for line in ["has defined VM \"kept\"", "\"other\" is shut down", "has removed VM \"web1\""] {
+    for line in [
+        "has defined VM \"kept\"",
+        "\"other\" is shut down",
+        "has removed VM \"web1\" and 0 volumes",
+        "has removed VM \"other\" and 1 volumes; its TPM stays on nodes where it has run",
+    ] {
         assert!(log.contains(line), "{line}: {log}");
     }
+    assert!(!log.contains("0 volumes;"), "nothing of VM `web1` stays: {log}");
 }
 
 #[tokio::test(start_paused = true)]
