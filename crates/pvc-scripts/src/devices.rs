@@ -32,8 +32,9 @@ const DETACHED: Duration = Duration::from_secs(2);
 const EXPORT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Number of volumes that are unmapped at once when all are, or all that are left over. As many that hang keep the others from
-/// their turn: a worker runs two scripts at a time, which map a few volumes each.
+/// Number of volumes that are unmapped at once when all are, or all that are left over. As many
+/// that hang keep the others from their turn: a worker runs two scripts at a time, which map a few
+/// volumes each.
 const UNMAPPED_AT_ONCE: usize = 16;
 
 /// Names of files in the directory of a device: the volume, the number of the daemon that exports

@@ -506,10 +506,10 @@ impl Cluster {
         }
     }
 
-    /// Has an operator give the VMs that are off and assigned to the host to other nodes: its record
-    /// does not go before.
+    /// Has an operator give the VMs that are off and assigned to the host to other nodes: its
+    /// record does not go before.
     fn move_away(&self, host: usize) {
-        let (view, node) = (self.view(), NodeName::new(&self.shape.host_name(host)));
+        let (view, node) = (self.view(), NodeName::new(self.shape.host_name(host)));
         for vm in 0..self.shape.vms.len() {
             let is_off_there = view.vms.get(&vm_uuid(vm)).is_some_and(|record| {
                 let is_off =
@@ -549,7 +549,7 @@ impl Cluster {
             Ask::Storage(ask) => self.world.with(|state| state.ceph.changes.asked(ask)),
             Ask::Network(ask) => self.world.with(|state| state.networks.asked(ask)),
             Ask::RemoveNode(host) => {
-                let node = NodeName::new(&self.shape.host_name(*host));
+                let node = NodeName::new(self.shape.host_name(*host));
                 self.world.with(|state| state.truth.orders.removal_asked(node));
             }
             _ => {}

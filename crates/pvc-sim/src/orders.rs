@@ -41,8 +41,10 @@ pub(crate) struct Orders {
     failed_moves: BTreeMap<Uuid, Duration>,
     /// VMs that their node may have left off while it became ready, for their volume was held.
     left_off: BTreeSet<Uuid>,
-    /// Nodes whose removal somebody has asked for.
+    /// Nodes whose removal somebody has asked for, and that were not removed since.
     removable: BTreeSet<NodeName>,
+    /// Nodes that were removed, as somebody had asked for.
+    removed: BTreeSet<NodeName>,
 }
 
 /// Order for one VM.
@@ -117,7 +119,7 @@ impl Orders {
 
     /// Whether the node's record was removed, as somebody had asked for, and is not there again.
     pub fn is_removed(&self, node: &str) -> bool {
-        self.removable.contains(node) && !self.view.nodes.contains_key(node)
+        self.removed.contains(node) && !self.view.nodes.contains_key(node)
     }
 
     pub fn move_failed(&mut self, vm: Uuid, now: Duration) {
@@ -279,10 +281,11 @@ impl Truth {
     /// Judges the removal of a node's record: somebody has asked for it, and nothing runs there.
     fn of_removal(&mut self, sight: &mut Sight<'_>, node: &NodeName) {
         self.removals += 1;
-        if !self.orders.removable.contains(node) {
+        if !self.orders.removable.remove(node) {
             let what = format!("the record of {node} is gone, and nobody had asked for that");
             return self.violate(sight.run, "I10", what);
         }
+        self.orders.removed.insert(node.clone());
         let Some(host) = sight.hosts.named(node.as_str()) else { return };
         if sight.hosts.have_legacy() || sight.bmcs[host].has_lied {
             return;

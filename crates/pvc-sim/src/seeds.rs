@@ -181,7 +181,10 @@ impl Case {
         let dispensable: Vec<usize> =
             (0..self.shape.hosts.len()).filter(|host| self.is_dispensable(*host)).collect();
         let dead = chance.pick(&dispensable).copied();
-        let Some(dead) = dead.filter(|_| chance.happens(500)) else { return Ok(()) };
+        let is_to_die = chance.happens(500);
+        // One that is gone for good cannot die.
+        let dead = dead.filter(|host| is_to_die && !cluster.is_gone(*host));
+        let Some(dead) = dead else { return Ok(()) };
         cluster.heal();
         cluster.pass(chance.seconds(0, 120)).await?;
         // Without a quorum nobody makes up for anything.

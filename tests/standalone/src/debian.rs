@@ -1,7 +1,7 @@
 //! The Debian that stories have the example script install, and its data for cloud-init.
 
-/// Packages besides those of debootstrap: what a guest needs that boots, asks for its data, and tells
-/// its addresses.
+/// Packages besides those of debootstrap: what a guest needs that boots, asks for its data, and
+/// tells its addresses.
 const PACKAGES: &str =
     "linux-image-cloud-amd64,grub-pc,dbus,cloud-init,systemd-resolved,qemu-guest-agent";
 
