@@ -71,7 +71,8 @@ async fn make_folder(storage: &dyn Storage, pool: &PoolName) -> Done<()> {
 }
 
 /// Gives a pool another number of placement groups. Of two asks at once the one that records its
-/// number last has set it last as well: who finds another recorded than before sets its own anew.
+/// number last has set it last as well: if any was recorded since before it was set, be it the same
+/// as before, it is set anew.
 pub async fn set_placement_groups(
     store: &Store,
     storage: &dyn Storage,
@@ -81,6 +82,7 @@ pub async fn set_placement_groups(
     check_placement_groups(count).map_err(refused)?;
     for _ in 0..TRIES {
         let view = store.fresh().await?;
+        let before = store.placement_groups_written(pool);
         require_pool(&view, pool).map_err(ChangeError::Refused)?;
         let ceph = in_cluster(storage).map_err(ChangeError::Refused)?;
         if store.is_dry() {
@@ -89,11 +91,12 @@ pub async fn set_placement_groups(
         ceph.set_placement_groups(pool, count).await.map_err(refused)?;
         let decide = |cluster: &Cluster| {
             require_pool(cluster, pool)?;
-            let (before, record) = (&view.pools[pool], &cluster.pools[pool]);
-            let is_as_before = record.pgs == before.pgs;
+            // What is in view by now is not older than `cluster`, whose version the write demands.
+            let is_as_before = store.placement_groups_written(pool) == before;
             let mut changes = Changes::new();
             if is_as_before {
-                let (name, pgs, tier) = (pool.clone(), count.to_string(), record.tier.clone());
+                let tier = cluster.pools[pool].tier.clone();
+                let (name, pgs) = (pool.clone(), count.to_string());
                 changes.push(Change::PutPool { name, pgs, tier });
             }
             Ok::<_, StorageRefusal>((changes, is_as_before))

@@ -182,6 +182,25 @@ async fn a_volume_is_renamed_with_its_snapshots_or_not_at_all() {
     );
 }
 
+#[tokio::test]
+async fn the_same_number_of_placement_groups_that_is_recorded_again_is_seen_to_be_another() {
+    let world = cluster().await;
+    let pool = pvc_model::storage::PoolName::new("ssd");
+    let written = || world.store.placement_groups_written(&pool);
+    assert_eq!(written(), None);
+    let mut last = None;
+    for store in [&world.store, &world.other] {
+        change(store, |changes| {
+            let (name, pgs, tier) = (pool.clone(), "64".to_owned(), "ssd".to_owned());
+            changes.push(Change::PutPool { name, pgs, tier });
+        })
+        .await;
+        world.store.fresh().await.expect("readable");
+        assert!(written() > last, "{last:?}");
+        last = written();
+    }
+}
+
 /// VM that is renamed with two volumes, whose disks have snapshots.
 #[tokio::test]
 async fn what_snapshots_hold_is_kept_under_the_new_names_of_all_volumes_that_are_renamed_at_once() {
