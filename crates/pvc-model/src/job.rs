@@ -474,17 +474,23 @@ pub fn may_take(cluster: &Cluster, job: &Job, node: &NodeName) -> bool {
     meant_for == node || (job.spec.work.runs_anywhere() && !is_there())
 }
 
-/// Node whose worker alone may take the job, while that worker is not there. `None` of a job that
-/// some worker has, or could take, and of one that is over.
-pub fn awaited_node<'a>(cluster: &'a Cluster, job: &'a Job) -> Option<&'a NodeName> {
+/// Returns the node whose worker alone may take the job, if that worker is not there and the node
+/// has no record: nobody will do the job. `None` of one that some worker has or could take, that
+/// goes with a guest on a node with a record, or that is over.
+pub fn unrecorded_node<'a>(cluster: &'a Cluster, job: &'a Job) -> Option<&'a NodeName> {
+    let work = &job.spec.work;
     let is_open = !job.progress.state.is_over() && job.claim.is_none();
     let node = meant_for(cluster, job);
-    let is_awaited = !job.spec.work.runs_anywhere() && !cluster.workers.contains_key(node);
-    (is_open && is_awaited).then_some(node)
+    let is_awaited = !work.runs_anywhere() && !cluster.workers.contains_key(node);
+    let has_record = |node: &NodeName| cluster.nodes.contains_key(node);
+    // The worker there takes back what was done, once it is there: it may be in an upgrade.
+    let goes_with_guest = recorded_place(cluster, work).is_some_and(has_record);
+    (is_open && is_awaited && !goes_with_guest && !has_record(node)).then_some(node)
 }
 
-/// Node whose worker is to do the job. A change of a guest's devices goes with the guest; one that
-/// is cancelled while that node has no worker is ended by the one that it was submitted for.
+/// Returns the node whose worker is to do the job. A change of a guest's devices goes with the
+/// guest; one that is cancelled while that node has no worker is ended by the one that it was
+/// submitted for.
 fn meant_for<'a>(cluster: &'a Cluster, job: &'a Job) -> &'a NodeName {
     let can_be_awaited =
         |node: &&NodeName| !job.cancel_requested || cluster.workers.contains_key(*node);
@@ -494,10 +500,15 @@ fn meant_for<'a>(cluster: &'a Cluster, job: &'a Job) -> &'a NodeName {
 
 /// The node of the guest that `work` goes with, if a worker of ours can run there.
 fn node_of_guest<'a>(cluster: &'a Cluster, work: &JobWork) -> Option<&'a NodeName> {
-    let vm = work.vm().filter(|_| work.goes_with_guest())?;
-    let node = vm.record(cluster)?.node.as_ref()?;
+    let node = recorded_place(cluster, work)?;
     cluster.nodes.get(node).filter(|record| record.runs_our_daemon())?;
     Some(node)
+}
+
+/// Returns the node that the VM is assigned to whose guest `work` goes with, whatever runs there.
+fn recorded_place<'a>(cluster: &'a Cluster, work: &JobWork) -> Option<&'a NodeName> {
+    let vm = work.vm().filter(|_| work.goes_with_guest())?;
+    vm.record(cluster)?.node.as_ref()
 }
 
 /// Whether the worker of `node` is there and knows jobs of the kind.
@@ -644,22 +655,52 @@ mod tests {
     }
 
     #[test]
-    fn a_job_awaits_the_worker_that_alone_may_take_it_while_nobody_has_it() {
+    fn nobody_will_do_a_job_that_only_the_worker_of_a_node_without_a_record_may_take() {
         let vm = || JobVm { name: "web1".into(), uuid: None };
         let mut bound = rename(2, 7);
         bound.spec.work = JobWork::FlushLocks { vm: vm() };
-        let other = with_workers(&[("hv2", &[])]);
-        let awaited = |job: &Job| awaited_node(&other, job).map(|node| node.to_string());
-        assert_eq!(awaited(&bound).as_deref(), Some("hv1"));
+        let mut other = with_workers(&[("hv2", &[])]);
+        let found = |cluster: &Cluster, job: &Job| {
+            unrecorded_node(cluster, job).map(|node| node.to_string())
+        };
+        assert_eq!(found(&other, &bound).as_deref(), Some("hv1"));
         let held = Job { claim: Some(ClaimId(7)), ..bound.clone() };
-        assert_eq!(awaited(&held), None, "somebody does it");
-        assert_eq!(awaited(&rename(1, 7)), None, "any worker takes it");
+        assert_eq!(found(&other, &held), None, "somebody does it");
+        assert_eq!(found(&other, &rename(1, 7)), None, "any worker takes it");
         let both = with_workers(&[("hv1", &[]), ("hv2", &[])]);
-        assert_eq!(awaited_node(&both, &bound), None, "its worker is there");
+        assert_eq!(found(&both, &bound), None, "its worker is there");
         bound.progress.state = JobState::Running;
-        assert_eq!(awaited(&bound).as_deref(), Some("hv1"), "its worker has left it");
-        bound.progress.state = JobState::Failed;
-        assert_eq!(awaited(&bound), None);
+        assert_eq!(found(&other, &bound).as_deref(), Some("hv1"), "its worker has left it");
+        let over = JobProgress { state: JobState::Failed, ..bound.progress.clone() };
+        assert_eq!(found(&other, &Job { progress: over, ..bound.clone() }), None);
+        other.nodes.insert("hv1".into(), Arc::new(records::node("hv1")));
+        assert_eq!(found(&other, &bound), None, "its worker may come back");
+    }
+
+    /// Found in a review: the device stayed in the guest, although its worker was about to take it
+    /// out.
+    #[test]
+    fn a_change_of_a_guests_devices_is_left_to_the_node_that_the_guest_is_on() {
+        let mut job = rename(1, 7);
+        let vm = JobVm { name: "web1".into(), uuid: Some(Uuid::from_u128(7)) };
+        job.spec.work = JobWork::AttachDevice { vm, xml: String::new() };
+        job.spec.node = "hv2".into();
+        let cancelled = Job { cancel_requested: true, ..job.clone() };
+        let mut cluster = with_workers(&[("hv3", &[])]);
+        let at_hv1 = Arc::new(records::vm(7, VmState::Start, Some("hv1")));
+        cluster.vms = [(Uuid::from_u128(7), at_hv1)].into();
+        let ours = NodeRecord { daemon: Some(DaemonNote::default()), ..records::node("hv1") };
+        // One of PVC 1.0.3, or one whose daemon was upgraded and has not written its note yet.
+        for hv1 in [ours, records::node("hv1")] {
+            cluster.nodes = [("hv1".into(), Arc::new(hv1))].into();
+            for job in [&job, &cancelled] {
+                assert_eq!(unrecorded_node(&cluster, job), None, "{job:?}");
+            }
+        }
+        cluster.nodes.clear();
+        for job in [&job, &cancelled] {
+            assert_eq!(unrecorded_node(&cluster, job), Some(&"hv2".into()), "{job:?}");
+        }
     }
 
     #[test]

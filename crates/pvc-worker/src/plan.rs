@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::{Job, JobId, JobState, JobWork, awaited_node, may_take};
+use pvc_model::job::{Job, JobId, JobState, JobWork, may_take, unrecorded_node};
 
 /// Number of jobs that one node does at once. Those that wait for something outside do not count.
 pub(crate) const AT_ONCE: usize = 3;
@@ -88,9 +88,10 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
     steps
 }
 
-/// The jobs that wait for a worker which is not there, and of whose node no record is in view, each
-/// with that node. The worker of `node` ends those whose node has none: nobody would ever do them.
-pub(crate) fn of_unrecorded<'a>(
+/// Returns the jobs that wait for a worker which is not there, and of whose node no record is in
+/// view, each with that node. The worker of `node` ends those whose node has none: nobody would
+/// ever do them.
+pub(crate) fn jobs_of_unrecorded<'a>(
     cluster: &'a Cluster,
     node: &NodeName,
 ) -> Vec<(&'a Job, &'a NodeName)> {
@@ -98,8 +99,7 @@ pub(crate) fn of_unrecorded<'a>(
         return Vec::new();
     }
     let jobs = cluster.jobs.values().map(|job| &**job);
-    let awaiting = jobs.filter_map(|job| Some((job, awaited_node(cluster, job)?)));
-    awaiting.filter(|(_, of)| !cluster.nodes.contains_key(*of)).collect()
+    jobs.filter_map(|job| Some((job, unrecorded_node(cluster, job)?))).collect()
 }
 
 /// Whether the worker of `node` does what one does for all: those of other nodes would only be in
@@ -323,7 +323,7 @@ mod tests {
             let workers = workers.iter().map(|node| (NodeName::new(*node), Arc::default()));
             let jobs = [(id.clone(), Arc::new(of_hv3.clone()))].into();
             let cluster = Cluster { jobs, workers: workers.collect(), ..Cluster::default() };
-            let found = of_unrecorded(&cluster, &node.into()).into_iter();
+            let found = jobs_of_unrecorded(&cluster, &node.into()).into_iter();
             found.map(|(job, of)| (job.spec.id.clone(), of.to_string())).collect()
         };
         assert_eq!(found("hv1", &["hv1", "hv2"]), [(id.clone(), "hv3".to_owned())]);

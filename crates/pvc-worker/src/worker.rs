@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::context::{Context, Tools};
 use crate::jobs::{self, BenchmarkTools, ScriptTools};
 use crate::kind::Steps;
-use crate::plan::{Doing, Step, may_have_work, of_unrecorded, plan};
+use crate::plan::{Doing, Step, jobs_of_unrecorded, may_have_work, plan};
 use crate::runner::{Parted, fail, perform};
 
 /// The jobs are looked at at least this often, for what time alone changes.
@@ -235,7 +235,7 @@ impl Worker {
     async fn of_removed<'a>(&self, view: &'a Cluster) -> Vec<(&'a Job, &'a NodeName)> {
         let Tools { node, store, .. } = &self.tools;
         let mut found = Vec::new();
-        for (job, of) in of_unrecorded(view, node) {
+        for (job, of) in jobs_of_unrecorded(view, node) {
             // The view may have no nodes at all, or not yet that one.
             match store.has_node(of).await {
                 Ok(true) => {}
