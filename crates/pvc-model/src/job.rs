@@ -476,7 +476,8 @@ pub fn may_take(cluster: &Cluster, job: &Job, node: &NodeName) -> bool {
 
 /// Returns the node whose worker alone may take the job, if that worker is not there and the node
 /// has no record: nobody will do the job. `None` of one that some worker has or could take, that
-/// goes with a guest on a node with a record, or that is over.
+/// goes with a guest on a node with a record, or that is over; and of one of another version, as
+/// long as there is a worker that knows its kind.
 pub fn unrecorded_node<'a>(cluster: &'a Cluster, job: &'a Job) -> Option<&'a NodeName> {
     let work = &job.spec.work;
     let is_open = !job.progress.state.is_over() && job.claim.is_none();
@@ -485,7 +486,15 @@ pub fn unrecorded_node<'a>(cluster: &'a Cluster, job: &'a Job) -> Option<&'a Nod
     let has_record = |node: &NodeName| cluster.nodes.contains_key(node);
     // The worker there takes back what was done, once it is there: it may be in an upgrade.
     let goes_with_guest = recorded_place(cluster, work).is_some_and(has_record);
-    (is_open && is_awaited && !goes_with_guest && !has_record(node)).then_some(node)
+    let is_left = goes_with_guest || is_known_elsewhere(cluster, work);
+    (is_open && is_awaited && !is_left && !has_record(node)).then_some(node)
+}
+
+/// Whether the work is of another version, and the worker of some node knows such: to that any
+/// worker may be able to do it.
+fn is_known_elsewhere(cluster: &Cluster, work: &JobWork) -> bool {
+    let knows = |worker: &Arc<WorkerRecord>| worker.kinds.contains(work.name());
+    matches!(work, JobWork::Other { .. }) && cluster.workers.values().any(knows)
 }
 
 /// Returns the node whose worker is to do the job. A change of a guest's devices goes with the
@@ -701,6 +710,20 @@ mod tests {
         for job in [&job, &cancelled] {
             assert_eq!(unrecorded_node(&cluster, job), Some(&"hv2".into()), "{job:?}");
         }
+    }
+
+    /// Found in a review: in an upgrade an older worker ended what each newer one would have done.
+    #[test]
+    fn a_job_of_another_version_is_left_alone_while_a_worker_knows_its_kind() {
+        let mut job = rename(1, 7);
+        let name = "vm.freeze".to_owned();
+        let why = NotUnderstood::UnknownKind { name: name.clone() };
+        job.spec.work = JobWork::Other { name, vm: None, args: Vec::new(), why };
+        let old = &["vm.rename"][..];
+        let upgrading = with_workers(&[("hv2", old), ("hv3", &["vm.freeze"])]);
+        assert_eq!(unrecorded_node(&upgrading, &job), None);
+        let old = with_workers(&[("hv2", old), ("hv3", old)]);
+        assert_eq!(unrecorded_node(&old, &job), Some(&"hv1".into()));
     }
 
     #[test]
