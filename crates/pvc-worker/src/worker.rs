@@ -12,6 +12,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::job::transfer::TransferEnd;
 use pvc_model::job::{
     Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
+    unrecorded_node,
 };
 use pvc_model::node::removal::failure_of_removed;
 use pvc_model::storage::VolumeId;
@@ -393,9 +394,16 @@ impl Worker {
             }
         }
         for (job, of) in self.of_removed(&view).await {
-            let why = failure_of_removed(of, job);
-            self.close(job, |left, now| left.failed(why, now)).await;
+            self.end_without_node(job, of).await;
         }
+    }
+
+    /// Ends a job that nobody will ever do, as node `of` has no record, if that is still so.
+    async fn end_without_node(&self, job: &Job, of: &NodeName) {
+        let why = failure_of_removed(of, job);
+        // The node may have joined anew, or the job's VM be on another one than was seen.
+        let is_left = |cluster: &Cluster, job: &Job| unrecorded_node(cluster, job) == Some(of);
+        self.close_if(job, is_left, |left, now| left.failed(why, now)).await;
     }
 
     /// Says that this worker is there, and which kinds of jobs it knows. That goes with the
@@ -446,13 +454,24 @@ impl Worker {
 
     /// Ends a job that nobody does, if it still is as it was in the view that was looked at.
     async fn close(&self, seen: &Job, end: impl FnOnce(JobProgress, u64) -> JobProgress) {
+        self.close_if(seen, |_, _| true, end).await;
+    }
+
+    /// Ends a job as [`close`](Self::close) does, if `may_end` says so of the view that the end is
+    /// written on.
+    async fn close_if(
+        &self,
+        seen: &Job,
+        may_end: impl Fn(&Cluster, &Job) -> bool + Send + Sync,
+        end: impl FnOnce(JobProgress, u64) -> JobProgress,
+    ) {
         let id = &seen.spec.id;
         let ended = end(seen.progress.clone(), self.now());
         let status = &ended.status;
         let decide = |cluster: &Cluster| {
             let mut changes = Changes::new();
-            let same = |job: &&Arc<Job>| job.claim.is_none() && job.progress == seen.progress;
-            let close = cluster.jobs.get(id).filter(same).is_some();
+            let same = |job: &Arc<Job>| job.claim.is_none() && job.progress == seen.progress;
+            let close = cluster.jobs.get(id).is_some_and(|job| same(job) && may_end(cluster, job));
             if close {
                 changes.push(Change::JobProgress(id.clone(), ended.clone()));
             }
@@ -524,9 +543,11 @@ impl Worker {
 mod tests {
     use async_trait::async_trait;
     use pvc_model::job::course::{AfterLoss, Failure};
+    use pvc_model::node::NodeRole;
+    use pvc_store::{Ipmi, NewNode};
 
     use super::*;
-    use crate::runner::tests::job;
+    use crate::runner::tests::{job, write};
 
     /// Steps that the runner cannot even ask what they do.
     struct Broken;
@@ -570,5 +591,30 @@ mod tests {
         let progress = store.view().jobs[&job.spec.id].progress.clone();
         assert_eq!(progress.state, JobState::Failed);
         assert!(progress.status.contains("it is broken"), "{}", progress.status);
+    }
+
+    #[tokio::test]
+    async fn a_job_of_a_node_that_has_joined_anew_since_it_was_looked_at_is_left_to_it() {
+        let (store, context, job, claim) = job(JobProgress::pending()).await;
+        claim.release().await;
+        let worker = Worker { tools: context.tools.clone() };
+        let node = NewNode {
+            name: "hv1".into(),
+            role: NodeRole::Coordinator,
+            cpus: 8,
+            kernel: String::new(),
+            os: String::new(),
+            arch: "x86_64".into(),
+            version: "0.2.0".into(),
+            ipmi: Ipmi::default(),
+            keepalive: 1,
+        };
+        write(&store, Change::AddNode(Box::new(node))).await;
+        let state = || store.view().jobs[&job.spec.id].progress.state;
+        worker.end_without_node(&job, &"hv1".into()).await;
+        assert_eq!(state(), JobState::Pending);
+        write(&store, Change::RemoveNode("hv1".into())).await;
+        worker.end_without_node(&job, &"hv1".into()).await;
+        assert_eq!(state(), JobState::Failed, "it is gone again");
     }
 }
