@@ -4,7 +4,7 @@
 //! what it does, it does on the whole cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pvc_model::NodeName;
@@ -46,6 +46,32 @@ const STOP_WITHIN: Duration = Duration::from_secs(10);
 /// Does the jobs of one node.
 pub struct Worker {
     tools: Tools,
+    recorded: Arc<Recorded>,
+}
+
+/// Nodes that had records when the tree was asked, each with the time of that by the monotonic
+/// clock. The tree is not asked of one again before [`LOOK_EVERY`] is over: tasks of a node that is
+/// off may wait for days.
+#[derive(Default)]
+struct Recorded(Mutex<BTreeMap<NodeName, Duration>>);
+
+impl Recorded {
+    /// Returns those of `nodes` that are not known to have records at `now`.
+    fn unknown<'a>(
+        &self,
+        nodes: impl Iterator<Item = &'a NodeName>,
+        now: Duration,
+    ) -> BTreeSet<NodeName> {
+        let mut known = self.0.lock().expect("nothing panics while it holds the nodes");
+        known.retain(|_, asked_at| now.saturating_sub(*asked_at) < LOOK_EVERY);
+        nodes.filter(|node| !known.contains_key(*node)).cloned().collect()
+    }
+
+    /// Notes that `nodes` had records when the tree was asked at `asked_at`.
+    fn note(&self, nodes: &BTreeSet<NodeName>, asked_at: Duration) {
+        let mut known = self.0.lock().expect("nothing panics while it holds the nodes");
+        known.extend(nodes.iter().map(|node| (node.clone(), asked_at)));
+    }
 }
 
 /// The jobs that this process does.
@@ -138,14 +164,14 @@ impl Worker {
             disks,
             left_over: Arc::default(),
         };
-        Worker { tools }
+        Worker { tools, recorded: Arc::default() }
     }
 
     /// Has the worker measure the storage as well.
     #[must_use]
     pub fn with_benchmarks(self, benchmarks: BenchmarkTools) -> Self {
         let benchmarks = Some(Arc::new(benchmarks));
-        Worker { tools: Tools { benchmarks, ..self.tools } }
+        Worker { tools: Tools { benchmarks, ..self.tools }, ..self }
     }
 
     /// Has the worker run scripts of the provisioner as well, where it has profiles, and end what
@@ -153,7 +179,7 @@ impl Worker {
     #[must_use]
     pub fn with_scripts(self, scripts: ScriptTools) -> Self {
         let scripts = Some(Arc::new(scripts));
-        Worker { tools: Tools { scripts, ..self.tools } }
+        Worker { tools: Tools { scripts, ..self.tools }, ..self }
     }
 
     /// Works until `shutdown`; then leaves the jobs, between two of their steps, to the next
@@ -216,11 +242,12 @@ impl Worker {
     async fn look(&self) -> Result<Option<Worker>, StoreError> {
         self.announce().await;
         let view = self.tools.store.view();
-        if !self.has_work() && self.of_removed(&view).await.is_empty() {
+        if !self.has_work() && self.jobs_without_node(&view).await.is_empty() {
             return Ok(None);
         }
         let store = self.tools.store.whole().await?;
-        Ok(Some(Worker { tools: Tools { store, ..self.tools.clone() } }))
+        let tools = Tools { store, ..self.tools.clone() };
+        Ok(Some(Worker { tools, recorded: self.recorded.clone() }))
     }
 
     /// Whether the records ask for something that this worker does not do yet.
@@ -231,23 +258,29 @@ impl Worker {
             || !self.held_for_scripts().is_empty()
     }
 
-    /// Jobs that nobody will ever do, as the node whose worker they wait for has no record by now,
-    /// each with that node.
-    async fn of_removed<'a>(&self, view: &'a Cluster) -> Vec<(&'a Job, &'a NodeName)> {
-        let Tools { node, store, .. } = &self.tools;
-        let mut found = Vec::new();
-        for (job, of) in jobs_of_unrecorded(view, node) {
-            // The view may have no nodes at all, or not yet that one.
-            match store.has_node(of).await {
-                Ok(true) => {}
-                Ok(false) => found.push((job, of)),
-                Err(error) => {
-                    tracing::debug!(job = %job.spec.id, %error, "it is not known whether the node \
-                                    of a job is there; it will be looked at again");
-                }
+    /// Returns the jobs that nobody will ever do, as the node whose worker they wait for has no
+    /// record by now, each with that node.
+    async fn jobs_without_node<'a>(&self, view: &'a Cluster) -> Vec<(&'a Job, &'a NodeName)> {
+        let Tools { node, store, clock, .. } = &self.tools;
+        let mut found = jobs_of_unrecorded(view, node);
+        let now = clock.monotonic();
+        // The view may have no nodes at all, or not yet one that has joined.
+        let asked = self.recorded.unknown(found.iter().map(|(_, of)| *of), now);
+        if asked.is_empty() {
+            return Vec::new();
+        }
+        match store.recorded_nodes(&asked).await {
+            Ok(recorded) => {
+                self.recorded.note(&recorded, now);
+                found.retain(|(_, of)| asked.contains(*of) && !recorded.contains(*of));
+                found
+            }
+            Err(error) => {
+                tracing::debug!(%error, "it is not known whether the nodes of jobs that wait are \
+                                         there; it will be looked at again");
+                Vec::new()
             }
         }
-        found
     }
 
     /// Volumes that are held for scripts of this node and can be let go of, unless this process
@@ -393,7 +426,7 @@ impl Worker {
                 Step::Forget(id) => self.remove(&id).await,
             }
         }
-        for (job, of) in self.of_removed(&view).await {
+        for (job, of) in self.jobs_without_node(&view).await {
             self.end_without_node(job, of).await;
         }
     }
@@ -541,10 +574,13 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use async_trait::async_trait;
     use pvc_model::job::course::{AfterLoss, Failure};
     use pvc_model::node::NodeRole;
     use pvc_store::{Ipmi, NewNode};
+    use pvc_testkit::FlakyTree;
 
     use super::*;
     use crate::runner::tests::{job, write};
@@ -593,12 +629,8 @@ mod tests {
         assert!(progress.status.contains("it is broken"), "{}", progress.status);
     }
 
-    #[tokio::test]
-    async fn a_job_of_a_node_that_has_joined_anew_since_it_was_looked_at_is_left_to_it() {
-        let (store, context, job, claim) = job(JobProgress::pending()).await;
-        claim.release().await;
-        let worker = Worker { tools: context.tools.clone() };
-        let node = NewNode {
+    fn hv1() -> NewNode {
+        NewNode {
             name: "hv1".into(),
             role: NodeRole::Coordinator,
             cpus: 8,
@@ -608,8 +640,49 @@ mod tests {
             version: "0.2.0".into(),
             ipmi: Ipmi::default(),
             keepalive: 1,
+        }
+    }
+
+    /// Found in a review: each look asked anew, once for each job, of a node that is only off.
+    #[tokio::test(start_paused = true)]
+    async fn the_tree_is_asked_once_in_a_while_for_the_node_of_jobs_and_no_answer_ends_none() {
+        let (store, context, job, claim) = job(JobProgress::pending()).await;
+        claim.release().await;
+        write(&store, Change::AddNode(Box::new(hv1()))).await;
+        let connection = FlakyTree::new(store.tree().clone());
+        let Tools { clock, random, .. } = context.tools.clone();
+        let seen = Store::open(connection.clone(), clock.clone(), random).await.expect("readable");
+        let tools = Tools { store: seen, ..context.tools.clone() };
+        let worker = Worker { tools, recorded: Arc::default() };
+        // As in a view of jobs alone.
+        let job = Job { claim: None, ..(*job).clone() };
+        let jobs = [(job.spec.id.clone(), Arc::new(job))].into();
+        let view = Cluster { jobs, ..Cluster::default() };
+        let look = async || {
+            let is_asked = Arc::new(AtomicBool::new(false));
+            let asked = is_asked.clone();
+            connection.before_next_sync(async move { asked.store(true, Ordering::SeqCst) });
+            let found = worker.jobs_without_node(&view).await.len();
+            (is_asked.load(Ordering::SeqCst), found)
         };
-        write(&store, Change::AddNode(Box::new(node))).await;
+        assert_eq!(look().await, (true, 0), "it has a record");
+        assert_eq!(look().await, (false, 0), "it had one a moment ago");
+        clock.sleep(LOOK_EVERY).await;
+        assert_eq!(look().await, (true, 0));
+        write(&store, Change::RemoveNode("hv1".into())).await;
+        clock.sleep(LOOK_EVERY).await;
+        connection.cut();
+        assert_eq!(look().await, (true, 0), "nobody knows");
+        connection.mend();
+        assert_eq!(look().await, (true, 1));
+    }
+
+    #[tokio::test]
+    async fn a_job_of_a_node_that_has_joined_anew_since_it_was_looked_at_is_left_to_it() {
+        let (store, context, job, claim) = job(JobProgress::pending()).await;
+        claim.release().await;
+        let worker = Worker { tools: context.tools.clone(), recorded: Arc::default() };
+        write(&store, Change::AddNode(Box::new(hv1()))).await;
         let state = || store.view().jobs[&job.spec.id].progress.state;
         worker.end_without_node(&job, &"hv1".into()).await;
         assert_eq!(state(), JobState::Pending);

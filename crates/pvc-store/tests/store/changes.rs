@@ -425,6 +425,30 @@ async fn a_node_goes_with_all_that_is_recorded_of_it_and_is_a_new_one_when_it_co
 }
 
 #[tokio::test]
+async fn the_tree_is_asked_which_nodes_have_records_whatever_is_in_view() {
+    let world = cluster().await;
+    let connection = FlakyTree::new(world.tree.connect());
+    let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(7)));
+    let jobs = Store::open_jobs(connection.clone(), clock, random).await.expect("readable");
+    for name in ["hv1", "hv2"] {
+        let add = || Change::AddNode(Box::new(new_node(name)));
+        change(&world.other, |changes| _ = changes.push(add())).await;
+    }
+    let nodes = BTreeSet::from(["hv1", "hv2", "hv9"].map(NodeName::new));
+    for store in [&world.store, &jobs] {
+        let recorded = store.recorded_nodes(&nodes).await.expect("readable");
+        assert_eq!(recorded, BTreeSet::from(["hv1", "hv2"].map(NodeName::new)));
+    }
+    change(&world.other, |changes| _ = changes.push(Change::RemoveNode("hv2".into()))).await;
+    for store in [&world.store, &jobs] {
+        let recorded = store.recorded_nodes(&nodes).await.expect("readable");
+        assert_eq!(recorded, BTreeSet::from([NodeName::new("hv1")]));
+    }
+    connection.cut();
+    jobs.recorded_nodes(&nodes).await.expect_err("it cannot be reached");
+}
+
+#[tokio::test]
 async fn the_proof_of_a_nodes_death_outlives_its_record() {
     let world = cluster().await;
     let hv2 = NodeName::new("hv2");
