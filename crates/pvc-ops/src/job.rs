@@ -61,8 +61,8 @@ impl Refusal for JobRefusal {
 
 /// Records the job that `decide` asks for on the present view of the cluster, together with the
 /// changes beside it. Whatever is to be refused is refused there, before there is a job; if the
-/// record of its node is removed meanwhile, that is decided again. A worker takes it up when it sees
-/// it.
+/// record of its node is removed meanwhile, that is decided again. A worker takes it up when it
+/// sees it.
 pub async fn submit<E>(
     store: &Store,
     clock: &dyn Clock,
@@ -75,7 +75,7 @@ pub async fn submit<E>(
             let JobRequest { work, node, run_on, submitter } = request;
             let submitted_at = clock.wall().as_secs();
             let id = unused(cluster, random);
-            // Nobody else might ever take it. Of a node without a record the workers end it.
+            // Nobody else might ever take it. A node without a record is one whose worker is there.
             if cluster.nodes.contains_key(&node) {
                 changes.expect(Expect::NodeExists(node.clone()));
             }
