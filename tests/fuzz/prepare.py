@@ -2,12 +2,13 @@
 
 Names that exist are mixed in, so that requests get beyond "there is no such VM"; a few VMs are
 defined for it, and a few of each kind that the provisioner keeps. Whatever could take minutes by
-design is pinned to what does not.
+design is pinned to what does not. The first argument is the name of the run that begins.
 """
 
 import io
 import json
 import os
+import sys
 import tarfile
 import urllib.error
 import urllib.parse
@@ -85,10 +86,18 @@ for number in range(5):
     provision(f"fuzz{number}")
 # VMs of OVAs are made by the script of that name.
 post("/provisioner/script", form(name="ova", data="pass"))
+packed = ova()
 for number in range(5, 8):
-    packed = ova()
     path = f"/provisioner/ova?pool=vms&name=fuzz{number}&ova_size={len(packed)}"
     post(path, packed, "application/octet-stream")
+
+# Of profiles and OVAs there is one for each only if all that they consist of was taken. Later the
+# fuzzer has been at them.
+if sys.argv[1] == "coverage":
+    made = {entry["name"] for entry in get("/provisioner/profile") + get("/provisioner/ova")}
+    missing = {f"fuzz{number}" for number in range(8)} - made
+    if missing:
+        sys.exit(f"the provisioner has taken neither profiles nor OVAs with these names: {sorted(missing)}")
 
 dictionaries = {
     "vms": [vm["name"] for vm in get("/vm?limit=^fuzz")] or ["fuzz0"],

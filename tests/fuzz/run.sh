@@ -41,7 +41,7 @@ rm -f ./*.json
 fuzz() {
     name=$1 budget=$2
     shift 2
-    python3 "$here/prepare.py" > schemathesis.toml
+    python3 "$here/prepare.py" "$name" > schemathesis.toml
     venv/bin/schemathesis --no-color --config-file schemathesis.toml run "$url/api/v1/openapi.json" \
         --max-time "$budget" --report json --report-json-path "$name.json" "$@" >> run.log 2>&1 || true
 }

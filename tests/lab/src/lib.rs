@@ -74,7 +74,7 @@ impl Lab {
     }
 
     /// The same, and no other story is told meanwhile: for what is measured in hundredths of a
-    /// second.
+    /// second, and for guests with time limits of their own.
     pub fn whole_and_quiet() -> Lab {
         Lab::next(|quiet| quiet.lock())
     }

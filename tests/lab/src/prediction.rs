@@ -131,7 +131,8 @@ fn difference(before: &BTreeMap<String, String>, after: &BTreeMap<String, String
 }
 
 /// Whether daemons write the key again and again, without anybody having asked for anything: a
-/// node's stamp and figures, logs and consoles, statistics, and when a fault was last seen.
+/// node's stamp and figures, logs and consoles, statistics and when the storage answered, and when
+/// a fault was last seen.
 fn is_a_report(key: &str) -> bool {
     const FIGURES: [&str; 9] = [
         "keepalive",
@@ -150,6 +151,7 @@ fn is_a_report(key: &str) -> bool {
         ["domains", _, "stats" | "consolelog"] | ["ceph", _, _, "stats"] => true,
         ["ceph"] | ["ceph", "health" | "util"] => true,
         ["logs" | "faults", ..] => true,
+        ["pvcrs", "storage_answered" | "fullness" | "snapshot-usage", ..] => true,
         _ => false,
     }
 }
@@ -169,6 +171,9 @@ mod tests {
             "/nodes/hv1/memfree",
             "/ceph/osds/0/stats",
             "/logs/hv1/messages",
+            "/pvcrs/storage_answered",
+            "/pvcrs/fullness/vms",
+            "/pvcrs/snapshot-usage/vms",
         ] {
             assert!(is_a_report(key), "{key}");
         }
@@ -178,6 +183,7 @@ mod tests {
             "/config/maintenance",
             "/tasks/1",
             "/ceph/osds/0",
+            "/pvcrs/holds/vms",
         ] {
             assert!(!is_a_report(key), "{key}");
         }

@@ -5,6 +5,10 @@
 const PACKAGES: &str =
     "linux-image-cloud-amd64,grub-pc,dbus,cloud-init,systemd-resolved,qemu-guest-agent";
 
+/// Words that cloud-init shows on the serial console of that Debian when all is done. No login is
+/// waited for: without KVM the serial port may take the guest longer than systemd waits.
+pub const CLOUD_INIT_IS_DONE: &str = " finished at ";
+
 /// Words behind `pvc provisioner` that make the profile `debian` and all that it consists of: with
 /// a disk of this size, a card in network 1001, and the script and the userdata of these files. The
 /// archive to install from is for whoever makes a VM of it.

@@ -32,7 +32,7 @@ mod wait;
 
 pub use archive::Archive;
 pub use daemon::{Daemon, Ended};
-pub use debian::{debian_profile, debian_userdata};
+pub use debian::{CLOUD_INIT_IS_DONE, debian_profile, debian_userdata};
 pub use hello::{hello_image, hello_uuid};
 pub use http::{Answer, Api};
 pub use keeper::Keeper;

@@ -15,9 +15,14 @@ fn a_live_migration_costs_at_most_a_beat_and_few_pings() {
     lab.start("web1", "pvchv1");
     let up = "run ip link set eth0 up; ip address add 10.99.0.77/24 dev eth0; ip address show";
     lab.types("pvchv1", "web1", up, "inet 10.99.0.77/24");
-    eventually("the guest answers pings", 30, || {
+    eventually("the guest answers pings", 120, || {
         let ping = lab.does(&["exec", "switch", "--", "ping", "-c", "1", "-W", "1", "10.99.0.77"]);
-        if ping.code == 0 { Ok(()) } else { Err(ping) }
+        if ping.code == 0 {
+            return Ok(());
+        }
+        let knows = lab.does(&["exec", "switch", "--", "ip", "neighbour", "show", "10.99.0.77"]);
+        let has = "bridge link; bridge fdb show; tail -n 20 /var/log/libvirt/web1.log";
+        Err(format!("{ping}\n{knows}\n{}", lab.on("pvchv1", has)))
     });
 
     let ping = lab.watch_address("10.99.0.77");

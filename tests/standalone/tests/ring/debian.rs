@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::Path;
 
 use pvc_standalone_tests::{
-    Archive, Machine, Settings, debian_profile, debian_userdata, eventually,
+    Archive, CLOUD_INIT_IS_DONE, Machine, Settings, debian_profile, debian_userdata, eventually,
 };
 
 use crate::networks::{a_network_is_made, in_a_network_of_its_own};
@@ -44,10 +44,8 @@ fn a_debian_of_the_example_script_and_one_of_an_image_of_it_boot_with_their_data
     for (name, data) in [("deb1", "of the profile"), ("deb2", "of its own")] {
         eventually("cloud-init has done what its data say", BOOT, || {
             let text = machine.console_text(name);
-            // No login is waited for: without KVM the serial port may take the guest longer than
-            // systemd waits.
             let said = format!("userdata {data} on {name}");
-            match text.contains(&said) && text.contains(" finished at ") {
+            match text.contains(&said) && text.contains(CLOUD_INIT_IS_DONE) {
                 true => Ok(()),
                 false => Err(text
                     .chars()
