@@ -90,7 +90,7 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
 
 /// Returns the jobs that wait for a worker which is not there, and of whose node no record is in
 /// view, each with that node. The worker of `node` ends those whose node has none: nobody would
-/// ever do them.
+/// ever do them. Its own it takes, whatever is recorded of its node.
 pub(crate) fn jobs_of_unrecorded<'a>(
     cluster: &'a Cluster,
     node: &NodeName,
@@ -99,7 +99,8 @@ pub(crate) fn jobs_of_unrecorded<'a>(
         return Vec::new();
     }
     let jobs = cluster.jobs.values().map(|job| &**job);
-    jobs.filter_map(|job| Some((job, unrecorded_node(cluster, job)?))).collect()
+    let found = jobs.filter_map(|job| Some((job, unrecorded_node(cluster, job)?)));
+    found.filter(|(_, of)| *of != node).collect()
 }
 
 /// Whether the worker of `node` does what one does for all: those of other nodes would only be in
@@ -329,6 +330,7 @@ mod tests {
         assert_eq!(found("hv1", &["hv1", "hv2"]), [(id.clone(), "hv3".to_owned())]);
         assert!(found("hv2", &["hv1", "hv2"]).is_empty(), "hv1 does it");
         assert!(found("hv1", &["hv1", "hv3"]).is_empty(), "its worker is there");
+        assert!(found("hv3", &[]).is_empty(), "hv3 takes it, and is not announced yet");
     }
 
     #[test]

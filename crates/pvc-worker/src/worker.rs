@@ -4,7 +4,7 @@
 //! what it does, it does on the whole cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use pvc_model::NodeName;
@@ -34,6 +34,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// Time that the whole cluster stays in view after the last job: they seldom come alone.
 const WHOLE_FOR: Duration = Duration::from_secs(60);
 
+/// Time for which a node has had neither record nor worker before its jobs are ended. A worker that
+/// is started again, or begins a new session, is announced by then.
+const GONE_AFTER: Duration = Duration::from_secs(60);
+
 /// Time until it is tried again to get the whole cluster into view.
 const OPEN_AGAIN: Duration = Duration::from_secs(1);
 
@@ -46,31 +50,51 @@ const STOP_WITHIN: Duration = Duration::from_secs(10);
 /// Does the jobs of one node.
 pub struct Worker {
     tools: Tools,
-    recorded: Arc<Recorded>,
+    awaited: Arc<Mutex<Awaited>>,
 }
 
-/// Nodes that had records when the tree was asked, each with the time of that by the monotonic
-/// clock. The tree is not asked of one again before [`LOOK_EVERY`] is over: tasks of a node that is
-/// off may wait for days.
+/// Nodes that jobs wait for and that have no worker, by what the tree has answered about their
+/// records. Times are by the monotonic clock.
 #[derive(Default)]
-struct Recorded(Mutex<BTreeMap<NodeName, Duration>>);
+struct Awaited {
+    /// Nodes that had records, each with the time of the question. The tree is not asked of one
+    /// again before [`LOOK_EVERY`] is over: tasks of a node that is off may wait for days.
+    recorded: BTreeMap<NodeName, Duration>,
+    /// Nodes that had none, each with the time of the first question.
+    unrecorded: BTreeMap<NodeName, Duration>,
+}
 
-impl Recorded {
-    /// Returns those of `nodes` that are not known to have records at `now`.
-    fn unknown<'a>(
-        &self,
-        nodes: impl Iterator<Item = &'a NodeName>,
-        now: Duration,
-    ) -> BTreeSet<NodeName> {
-        let mut known = self.0.lock().expect("nothing panics while it holds the nodes");
-        known.retain(|_, asked_at| now.saturating_sub(*asked_at) < LOOK_EVERY);
-        nodes.filter(|node| !known.contains_key(*node)).cloned().collect()
+impl Awaited {
+    /// Returns those of `nodes`, which are all that jobs wait for at `now`, that are not known to
+    /// have records.
+    fn unknown(&mut self, mut nodes: BTreeSet<NodeName>, now: Duration) -> BTreeSet<NodeName> {
+        self.recorded.retain(|_, asked_at| now.saturating_sub(*asked_at) < LOOK_EVERY);
+        self.unrecorded.retain(|node, _| nodes.contains(node));
+        nodes.retain(|node| !self.recorded.contains_key(node));
+        nodes
     }
 
-    /// Notes that `nodes` had records when the tree was asked at `asked_at`.
-    fn note(&self, nodes: &BTreeSet<NodeName>, asked_at: Duration) {
-        let mut known = self.0.lock().expect("nothing panics while it holds the nodes");
-        known.extend(nodes.iter().map(|node| (node.clone(), asked_at)));
+    /// Notes which of the nodes that the tree was asked of at `now` have records. Returns those
+    /// that have had neither record nor worker for so long that none is on its way: a worker that
+    /// is started again, or that has lost its session, may be at a job.
+    fn note(
+        &mut self,
+        asked: &BTreeSet<NodeName>,
+        recorded: &BTreeSet<NodeName>,
+        now: Duration,
+    ) -> BTreeSet<NodeName> {
+        for node in recorded {
+            self.recorded.insert(node.clone(), now);
+            self.unrecorded.remove(node);
+        }
+        let mut gone = BTreeSet::new();
+        for node in asked.difference(recorded) {
+            let since = *self.unrecorded.entry(node.clone()).or_insert(now);
+            if now.saturating_sub(since) >= GONE_AFTER {
+                gone.insert(node.clone());
+            }
+        }
+        gone
     }
 }
 
@@ -164,7 +188,7 @@ impl Worker {
             disks,
             left_over: Arc::default(),
         };
-        Worker { tools, recorded: Arc::default() }
+        Worker { tools, awaited: Arc::default() }
     }
 
     /// Has the worker measure the storage as well.
@@ -247,7 +271,7 @@ impl Worker {
         }
         let store = self.tools.store.whole().await?;
         let tools = Tools { store, ..self.tools.clone() };
-        Ok(Some(Worker { tools, recorded: self.recorded.clone() }))
+        Ok(Some(Worker { tools, awaited: self.awaited.clone() }))
     }
 
     /// Whether the records ask for something that this worker does not do yet.
@@ -265,14 +289,15 @@ impl Worker {
         let mut found = jobs_of_unrecorded(view, node);
         let now = clock.monotonic();
         // The view may have no nodes at all, or not yet one that has joined.
-        let asked = self.recorded.unknown(found.iter().map(|(_, of)| *of), now);
+        let awaited = found.iter().map(|(_, of)| (*of).clone()).collect();
+        let asked = self.awaited().unknown(awaited, now);
         if asked.is_empty() {
             return Vec::new();
         }
         match store.recorded_nodes(&asked).await {
             Ok(recorded) => {
-                self.recorded.note(&recorded, now);
-                found.retain(|(_, of)| asked.contains(*of) && !recorded.contains(*of));
+                let gone = self.awaited().note(&asked, &recorded, now);
+                found.retain(|(_, of)| gone.contains(*of));
                 found
             }
             Err(error) => {
@@ -281,6 +306,10 @@ impl Worker {
                 Vec::new()
             }
         }
+    }
+
+    fn awaited(&self) -> MutexGuard<'_, Awaited> {
+        self.awaited.lock().expect("nothing panics while it holds the nodes")
     }
 
     /// Volumes that are held for scripts of this node and can be let go of, unless this process
@@ -652,8 +681,8 @@ mod tests {
         let connection = FlakyTree::new(store.tree().clone());
         let Tools { clock, random, .. } = context.tools.clone();
         let seen = Store::open(connection.clone(), clock.clone(), random).await.expect("readable");
-        let tools = Tools { store: seen, ..context.tools.clone() };
-        let worker = Worker { tools, recorded: Arc::default() };
+        let tools = Tools { node: "hv2".into(), store: seen, ..context.tools.clone() };
+        let worker = Worker { tools, awaited: Arc::default() };
         // As in a view of jobs alone.
         let job = Job { claim: None, ..(*job).clone() };
         let jobs = [(job.spec.id.clone(), Arc::new(job))].into();
@@ -674,14 +703,36 @@ mod tests {
         connection.cut();
         assert_eq!(look().await, (true, 0), "nobody knows");
         connection.mend();
+        assert_eq!(look().await, (true, 0), "its worker may be on its way");
+        clock.sleep(GONE_AFTER).await;
         assert_eq!(look().await, (true, 1));
+    }
+
+    /// After an outage the sessions of all workers are over, also of those that are at a job.
+    #[test]
+    fn a_node_is_gone_when_it_has_had_neither_record_nor_worker_for_a_while() {
+        type Nodes = BTreeSet<NodeName>;
+        let (hv1, none) = (Nodes::from([NodeName::new("hv1")]), Nodes::new());
+        let mut awaited = Awaited::default();
+        let mut is_gone = |seconds: u64, waiting: &Nodes, recorded: &Nodes| {
+            let now = Duration::from_secs(seconds);
+            let asked = awaited.unknown(waiting.clone(), now);
+            awaited.note(&asked, recorded, now) == hv1
+        };
+        assert!(!is_gone(0, &hv1, &none));
+        assert!(!is_gone(59, &hv1, &none));
+        assert!(!is_gone(60, &none, &none), "its worker is there");
+        assert!(!is_gone(61, &hv1, &none));
+        assert!(!is_gone(120, &hv1, &hv1), "it has a record");
+        assert!(!is_gone(180, &hv1, &none));
+        assert!(is_gone(240, &hv1, &none));
     }
 
     #[tokio::test]
     async fn a_job_of_a_node_that_has_joined_anew_since_it_was_looked_at_is_left_to_it() {
         let (store, context, job, claim) = job(JobProgress::pending()).await;
         claim.release().await;
-        let worker = Worker { tools: context.tools.clone(), recorded: Arc::default() };
+        let worker = Worker { tools: context.tools.clone(), awaited: Arc::default() };
         write(&store, Change::AddNode(Box::new(hv1()))).await;
         let state = || store.view().jobs[&job.spec.id].progress.state;
         worker.end_without_node(&job, &"hv1".into()).await;
