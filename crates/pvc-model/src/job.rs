@@ -433,6 +433,14 @@ impl JobProgress {
         let (status, ended_at) = (status.into(), Some(ended_at));
         JobProgress { state, status, ended_at, trouble: None, ..self }
     }
+
+    /// Returns the progress of a job that somebody else than its worker has ended at `ended_at`,
+    /// seconds since the epoch: its log says why, too.
+    pub fn failed(mut self, failure: Failure, ended_at: u64) -> Self {
+        let why = failure.why.clone();
+        self.log.push(why.clone());
+        JobProgress { failure: Some(failure), ..self }.ended(JobState::Failed, why, ended_at)
+    }
 }
 
 /// Identity of a worker's claim on a job: the transaction of the store that made it. Of two claims
@@ -459,23 +467,57 @@ pub struct WorkerRecord {
 }
 
 /// Whether the worker of `node` may take the job: its own, and those that run anywhere while the
-/// worker that they were meant for is not there. A change of a guest's devices goes with the guest;
-/// one that is cancelled while that node has no worker is ended by the one that it was meant for.
+/// worker that they were meant for is not there.
 pub fn may_take(cluster: &Cluster, job: &Job, node: &NodeName) -> bool {
-    let spec = &job.spec;
+    let meant_for = meant_for(cluster, job);
+    let is_there = || cluster.workers.contains_key(meant_for);
+    meant_for == node || (job.spec.work.runs_anywhere() && !is_there())
+}
+
+/// Returns the node whose worker alone may take the job, if that worker is not there and the node
+/// has no record: nobody will do the job. `None` of one that some worker has or could take, that
+/// goes with a guest on a node with a record, or that is over; and of one of another version, as
+/// long as there is a worker that knows its kind.
+pub fn unrecorded_node<'a>(cluster: &'a Cluster, job: &'a Job) -> Option<&'a NodeName> {
+    let work = &job.spec.work;
+    let is_open = !job.progress.state.is_over() && job.claim.is_none();
+    let node = meant_for(cluster, job);
+    let is_awaited = !work.runs_anywhere() && !cluster.workers.contains_key(node);
+    let has_record = |node: &NodeName| cluster.nodes.contains_key(node);
+    // The worker there takes back what was done, once it is there: it may be in an upgrade.
+    let goes_with_guest = recorded_place(cluster, work).is_some_and(has_record);
+    let is_left = goes_with_guest || is_known_elsewhere(cluster, work);
+    (is_open && is_awaited && !is_left && !has_record(node)).then_some(node)
+}
+
+/// Whether the work is of another version, and the worker of some node knows such: to that any
+/// worker may be able to do it.
+fn is_known_elsewhere(cluster: &Cluster, work: &JobWork) -> bool {
+    let knows = |worker: &Arc<WorkerRecord>| worker.kinds.contains(work.name());
+    matches!(work, JobWork::Other { .. }) && cluster.workers.values().any(knows)
+}
+
+/// Returns the node whose worker is to do the job. A change of a guest's devices goes with the
+/// guest; one that is cancelled while that node has no worker is ended by the one that it was
+/// submitted for.
+fn meant_for<'a>(cluster: &'a Cluster, job: &'a Job) -> &'a NodeName {
     let can_be_awaited =
         |node: &&NodeName| !job.cancel_requested || cluster.workers.contains_key(*node);
-    let with_guest = node_of_guest(cluster, &spec.work).filter(can_be_awaited);
-    let meant_for = with_guest.unwrap_or(&spec.node);
-    meant_for == node || (spec.work.runs_anywhere() && !cluster.workers.contains_key(meant_for))
+    let with_guest = node_of_guest(cluster, &job.spec.work).filter(can_be_awaited);
+    with_guest.unwrap_or(&job.spec.node)
 }
 
 /// The node of the guest that `work` goes with, if a worker of ours can run there.
 fn node_of_guest<'a>(cluster: &'a Cluster, work: &JobWork) -> Option<&'a NodeName> {
-    let vm = work.vm().filter(|_| work.goes_with_guest())?;
-    let node = vm.record(cluster)?.node.as_ref()?;
+    let node = recorded_place(cluster, work)?;
     cluster.nodes.get(node).filter(|record| record.runs_our_daemon())?;
     Some(node)
+}
+
+/// Returns the node that the VM is assigned to whose guest `work` goes with, whatever runs there.
+fn recorded_place<'a>(cluster: &'a Cluster, work: &JobWork) -> Option<&'a NodeName> {
+    let vm = work.vm().filter(|_| work.goes_with_guest())?;
+    vm.record(cluster)?.node.as_ref()
 }
 
 /// Whether the worker of `node` is there and knows jobs of the kind.
@@ -619,6 +661,69 @@ mod tests {
         assert_eq!(ends, [true, false], "unless somebody cancels it");
         cluster.nodes.insert("hv2".into(), Arc::new(records::node("hv2")));
         assert_eq!(takes(&cluster), [true, false], "hv2 runs PVC 1.0.3");
+    }
+
+    #[test]
+    fn nobody_will_do_a_job_that_only_the_worker_of_a_node_without_a_record_may_take() {
+        let mut bound = rename(2, 7);
+        bound.spec.work = JobWork::FlushLocks { vm: JobVm { name: "web1".into(), uuid: None } };
+        let mut other = with_workers(&[("hv2", &[])]);
+        let found = |cluster: &Cluster, job: &Job| {
+            unrecorded_node(cluster, job).map(|node| node.to_string())
+        };
+        assert_eq!(found(&other, &bound).as_deref(), Some("hv1"));
+        let held = Job { claim: Some(ClaimId(7)), ..bound.clone() };
+        assert_eq!(found(&other, &held), None, "somebody does it");
+        assert_eq!(found(&other, &rename(1, 7)), None, "any worker takes it");
+        let both = with_workers(&[("hv1", &[]), ("hv2", &[])]);
+        assert_eq!(found(&both, &bound), None, "its worker is there");
+        bound.progress.state = JobState::Running;
+        assert_eq!(found(&other, &bound).as_deref(), Some("hv1"), "its worker has left it");
+        let over = JobProgress { state: JobState::Failed, ..bound.progress.clone() };
+        assert_eq!(found(&other, &Job { progress: over, ..bound.clone() }), None);
+        other.nodes.insert("hv1".into(), Arc::new(records::node("hv1")));
+        assert_eq!(found(&other, &bound), None, "its worker may come back");
+    }
+
+    /// Found in a review: the device stayed in the guest, although its worker was about to take it
+    /// out.
+    #[test]
+    fn a_change_of_a_guests_devices_is_left_to_the_node_that_the_guest_is_on() {
+        let mut job = rename(1, 7);
+        let vm = JobVm { name: "web1".into(), uuid: Some(Uuid::from_u128(7)) };
+        job.spec.work = JobWork::AttachDevice { vm, xml: String::new() };
+        job.spec.node = "hv2".into();
+        let cancelled = Job { cancel_requested: true, ..job.clone() };
+        let mut cluster = with_workers(&[("hv3", &[])]);
+        let at_hv1 = Arc::new(records::vm(7, VmState::Start, Some("hv1")));
+        cluster.vms = [(Uuid::from_u128(7), at_hv1)].into();
+        let ours = NodeRecord { daemon: Some(DaemonNote::default()), ..records::node("hv1") };
+        // One of PVC 1.0.3, or one whose daemon was upgraded and has not written its note yet.
+        for hv1 in [ours, records::node("hv1")] {
+            cluster.nodes = [("hv1".into(), Arc::new(hv1))].into();
+            for job in [&job, &cancelled] {
+                assert_eq!(unrecorded_node(&cluster, job), None, "{job:?}");
+            }
+        }
+        cluster.nodes.clear();
+        for job in [&job, &cancelled] {
+            let found = unrecorded_node(&cluster, job).map(NodeName::as_str);
+            assert_eq!(found, Some("hv2"), "{job:?}");
+        }
+    }
+
+    /// Found in a review: in an upgrade an older worker ended what each newer one would have done.
+    #[test]
+    fn a_job_of_another_version_is_left_alone_while_a_worker_knows_its_kind() {
+        let mut job = rename(1, 7);
+        let name = "vm.freeze".to_owned();
+        let why = NotUnderstood::UnknownKind { name: name.clone() };
+        job.spec.work = JobWork::Other { name, vm: None, args: Vec::new(), why };
+        let old = &["vm.rename"][..];
+        let upgrading = with_workers(&[("hv2", old), ("hv3", &["vm.freeze"])]);
+        assert_eq!(unrecorded_node(&upgrading, &job), None);
+        let old = with_workers(&[("hv2", old), ("hv3", old)]);
+        assert_eq!(unrecorded_node(&old, &job).map(NodeName::as_str), Some("hv1"));
     }
 
     #[test]

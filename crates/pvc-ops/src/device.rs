@@ -140,7 +140,7 @@ fn request(cluster: &Cluster, ask: &DeviceAsk) -> Result<(JobRequest, Changes), 
     if let (DeviceChange::Attach, Device::Disk(disk)) = (change, &device) {
         check_disk(cluster, record.uuid, disk, &mut changes)?;
     }
-    let node = node_of(record)?;
+    let node = node_of(cluster, record)?;
     let (vm, xml) = (JobVm::new(record), xml.clone());
     let work = match change {
         DeviceChange::Attach => JobWork::AttachDevice { vm, xml },

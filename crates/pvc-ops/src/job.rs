@@ -7,7 +7,7 @@ use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::course::{Course, Failure};
 use pvc_model::job::osd::given_up;
-use pvc_model::job::{Job, JobId, JobProgress, JobSpec, JobState, JobWork, Steps, has_worker_for};
+use pvc_model::job::{Job, JobId, JobSpec, JobState, JobWork, Steps, has_worker_for};
 use pvc_model::node::DaemonState;
 use pvc_model::role::Role;
 use pvc_ports::{Clock, Random};
@@ -60,8 +60,9 @@ impl Refusal for JobRefusal {
 }
 
 /// Records the job that `decide` asks for on the present view of the cluster, together with the
-/// changes beside it. Whatever is to be refused is refused there, before there is a job. A worker
-/// takes it up when it sees it.
+/// changes beside it. Whatever is to be refused is refused there, before there is a job; if the
+/// record of its node is removed meanwhile, that is decided again. A worker takes it up when it
+/// sees it.
 pub async fn submit<E>(
     store: &Store,
     clock: &dyn Clock,
@@ -74,6 +75,10 @@ pub async fn submit<E>(
             let JobRequest { work, node, run_on, submitter } = request;
             let submitted_at = clock.wall().as_secs();
             let id = unused(cluster, random);
+            // Nobody else might ever take it. A node without a record is one whose worker is there.
+            if cluster.nodes.contains_key(&node) {
+                changes.expect(Expect::NodeExists(node.clone()));
+            }
             let spec = JobSpec { id, work, node, run_on, submitter, submitted_at };
             changes.push(Change::SubmitJob(spec.clone()));
             Ok((changes, spec))
@@ -244,7 +249,8 @@ pub async fn cancel(
                 }
                 JobState::Running if by >= Role::Administrator => {
                     if let Some(failure) = given_up(cluster, found) {
-                        let ended = failed(&found.progress, failure, clock.wall().as_secs());
+                        let now = clock.wall().as_secs();
+                        let ended = found.progress.clone().failed(failure, now);
                         changes.push(Change::JobProgress(id.clone(), ended));
                         // A node that is back goes on with it, and finds the request.
                         changes.expect(Expect::NodeDaemon(found.spec.node.clone()));
@@ -258,12 +264,4 @@ pub async fn cancel(
             Ok((changes, id))
         })
         .await
-}
-
-/// The progress of a job that this has ended at `now`, in seconds since the epoch.
-pub(crate) fn failed(progress: &JobProgress, failure: Failure, now: u64) -> JobProgress {
-    let (mut log, why) = (progress.log.clone(), failure.why.clone());
-    log.push(why.clone());
-    let progress = JobProgress { log, failure: Some(failure), ..progress.clone() };
-    progress.ended(JobState::Failed, why, now)
 }

@@ -61,9 +61,13 @@ impl Refusal for NoNode {
 
 /// A VM that no worker is near to.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("VM `{vm}` is assigned to no node")]
-pub struct Homeless {
-    pub vm: String,
+pub enum Homeless {
+    #[error("VM `{vm}` is assigned to no node")]
+    Unassigned { vm: String },
+    /// The keys of the node were deleted by other means than PVC: it would not have removed the
+    /// node.
+    #[error("VM `{vm}` is assigned to node `{node}`, which has no record")]
+    NoRecord { vm: String, node: NodeName },
 }
 
 impl Refusal for Homeless {
@@ -72,7 +76,13 @@ impl Refusal for Homeless {
     }
 
     fn hint(&self) -> Option<String> {
-        Some(format!("`pvc vm move {}` assigns a node", self.vm))
+        Some(match self {
+            Homeless::Unassigned { vm } => format!("`pvc vm move {vm}` assigns a node"),
+            Homeless::NoRecord { vm, node } => format!(
+                "`pvc vm move {vm}` assigns another; first see that the server of node `{node}` is \
+                 off: nobody knows whether its guest runs there"
+            ),
+        })
     }
 }
 
@@ -113,9 +123,19 @@ pub(crate) fn find_vm<'a>(cluster: &'a Cluster, vm: &str) -> Result<&'a Arc<VmRe
     cluster.vm(vm).ok_or_else(|| NoVm { vm: shown(vm) })
 }
 
-/// The node whose worker does what is to be done to a VM where it is.
-pub(crate) fn node_of(vm: &VmRecord) -> Result<NodeName, Homeless> {
-    vm.node.clone().ok_or_else(|| Homeless { vm: vm.name.clone() })
+/// Returns the node whose worker does what is to be done to a VM where it is.
+///
+/// # Errors
+/// There is none, or it has no record: nobody might ever do it.
+pub(crate) fn node_of(cluster: &Cluster, vm: &VmRecord) -> Result<NodeName, Homeless> {
+    let name = || vm.name.clone();
+    match &vm.node {
+        None => Err(Homeless::Unassigned { vm: name() }),
+        Some(node) if !cluster.nodes.contains_key(node) => {
+            Err(Homeless::NoRecord { vm: name(), node: node.clone() })
+        }
+        Some(node) => Ok(node.clone()),
+    }
 }
 
 pub(crate) fn find_node<'a>(

@@ -8,6 +8,7 @@ use pvc_model::cluster::Cluster as View;
 use pvc_model::job::course::{Cause, Course};
 use pvc_model::job::osd::failure_of_given_up;
 use pvc_model::job::{Job, JobId, JobProgress, JobState, JobWork, Steps};
+use pvc_model::node::removal::failure_of_removed;
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_ports::{GuestRun, VolumeLock};
 use uuid::Uuid;
@@ -246,16 +247,28 @@ impl Jobs {
     }
 }
 
-/// Whether the job was not done and says that it does not know what there is of it: a detachment
-/// whose VM has moved, or was started again.
+/// Whether the job was not done, and nobody knows what there is of it: it says so, such as a
+/// detachment whose VM has moved, or was started again; or it was left as it stood.
 fn leaves_open(job: &Job) -> bool {
     let is_done = job.progress.state == JobState::Succeeded;
-    !is_done && job.progress.log.iter().any(|line| line.ends_with("is not known"))
+    let says_so = || job.progress.log.iter().any(|line| line.ends_with("is not known"));
+    !is_done && (says_so() || is_of_removed(job))
 }
 
 /// Whether the job was left as it stood, as its node was fenced and somebody cancelled it.
 pub(crate) fn was_given_up(job: &Job) -> bool {
     job.progress.failure.as_ref() == Some(&failure_of_given_up(&job.spec.node))
+}
+
+/// Whether the job had begun and was left as it stood, as the record of its node was gone.
+pub(crate) fn is_of_removed(job: &Job) -> bool {
+    let progress = JobProgress { state: JobState::Running, ..job.progress.clone() };
+    let failure = |cancel_requested| {
+        let left = Job { progress: progress.clone(), cancel_requested, ..job.clone() };
+        failure_of_removed(&left.spec.node, &left)
+    };
+    let failures = [false, true].map(failure);
+    job.progress.failure.as_ref().is_some_and(|found| failures.contains(found))
 }
 
 /// Fault of how a job has ended, or that it has not.
@@ -271,6 +284,7 @@ fn wrong_end(job: &Job) -> Option<&'static str> {
         (JobState::Succeeded, None) => job.spec.work.is_of_api(),
         // One whose node is fenced stays where it is when somebody cancels it.
         (JobState::Failed, Some(_)) if was_given_up(job) => job.cancel_requested,
+        (JobState::Failed, Some(_)) if is_of_removed(job) => true,
         // Behind the point of no return it is tried again until somebody cancels it.
         (JobState::Failed, Some(Steps { course: Course::Forward { .. }, .. })) => {
             job.cancel_requested && may_end_half_way(&job.spec.work)
@@ -412,6 +426,13 @@ mod tests {
         assert_eq!(wrong_end(&given_up), None);
         given_up.cancel_requested = false;
         assert_eq!(wrong_end(&given_up), Some("ended half way"));
+        let mut left = ended(job(1, attach), JobState::Failed, Course::Forward { done: 1 });
+        let progress = JobProgress { state: JobState::Running, ..left.progress.clone() };
+        let before = Job { progress, ..left.clone() };
+        left.progress.failure = Some(failure_of_removed(&"hv1".into(), &before));
+        assert_eq!(wrong_end(&left), None, "its node was removed");
+        left.progress.failure = Some(failure_of_removed(&"hv2".into(), &before));
+        assert_eq!(wrong_end(&left), Some("ended half way"));
     }
 
     /// A world of one host, and a view of its jobs.

@@ -14,7 +14,7 @@ use pvc_ports::UnitState;
 use pvc_testkit::MemoryOsds;
 
 use crate::host::Hosts;
-use crate::jobs::was_given_up;
+use crate::jobs::{is_of_removed, was_given_up};
 
 /// OSDs that were seen, and what was asked about them.
 #[derive(Default)]
@@ -209,7 +209,8 @@ fn failed_half_way<'a>(view: &'a View, node: &'a str) -> impl Iterator<Item = &'
     view.jobs.values().map(AsRef::as_ref).filter(move |job| {
         let steps = job.progress.steps.as_ref();
         let is_half_way = steps.is_some_and(|steps| matches!(steps.course, Course::Forward { .. }))
-            || was_given_up(job);
+            || was_given_up(job)
+            || is_of_removed(job);
         let has_failed = matches!(job.progress.state, JobState::Failed | JobState::Cancelled);
         // One that removes the OSD of a fenced node is of another one.
         let removed =

@@ -309,6 +309,9 @@ pub enum Expect {
     /// The progress of the job. Every worker that takes a job over records that first, so whoever
     /// had it before writes nothing any more that expects this.
     JobProgress(JobId),
+    /// The record of the node is there: of who removes it and who counts on it at once, the later
+    /// one decides again.
+    NodeExists(NodeName),
     NodeDaemon(NodeName),
     NodeDomain(NodeName),
     /// The places that VMs were given: of two who choose nodes at once, one chooses again and sees
@@ -352,6 +355,7 @@ impl Expect {
             Expect::JobClaim(id) => draft.check(job::owner(id))?,
             Expect::JobProgress(id) => draft.check(job::progress(id))?,
             Expect::Primary => draft.check(cluster::PRIMARY.to_owned())?,
+            Expect::NodeExists(name) => draft.check(node::root(name))?,
             Expect::NodeDaemon(name) => node::expect(draft, name, "daemonstate")?,
             Expect::NodeDomain(name) => node::expect(draft, name, "domainstate")?,
         }

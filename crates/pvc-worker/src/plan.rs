@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::{Job, JobId, JobState, JobWork, may_take};
+use pvc_model::job::{Job, JobId, JobState, JobWork, may_take, unrecorded_node};
 
 /// Number of jobs that one node does at once. Those that wait for something outside do not count.
 pub(crate) const AT_ONCE: usize = 3;
@@ -82,11 +82,31 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
             JobState::Succeeded | JobState::Failed | JobState::Cancelled => {}
         }
     }
-    // One worker does it for all: those of other nodes would only be in its way.
-    if cluster.workers.keys().next().is_none_or(|first| first == node) {
+    if is_first(cluster, node) {
         steps.extend(to_forget(cluster, now).map(Step::Forget));
     }
     steps
+}
+
+/// Returns the jobs that wait for a worker which is not there, and of whose node no record is in
+/// view, each with that node. The worker of `node` ends those whose node has none: nobody would
+/// ever do them. Its own it takes, whatever is recorded of its node.
+pub(crate) fn jobs_of_unrecorded<'a>(
+    cluster: &'a Cluster,
+    node: &NodeName,
+) -> Vec<(&'a Job, &'a NodeName)> {
+    if !is_first(cluster, node) {
+        return Vec::new();
+    }
+    let jobs = cluster.jobs.values().map(|job| &**job);
+    let found = jobs.filter_map(|job| Some((job, unrecorded_node(cluster, job)?)));
+    found.filter(|(_, of)| *of != node).collect()
+}
+
+/// Whether the worker of `node` does what one does for all: those of other nodes would only be in
+/// its way.
+fn is_first(cluster: &Cluster, node: &NodeName) -> bool {
+    cluster.workers.keys().next().is_none_or(|first| first == node)
 }
 
 /// Whether there may be a step for the worker of `node`, as far as the jobs alone tell: `cluster`
@@ -293,6 +313,24 @@ mod tests {
         let mut other = job(1, "a", JobState::Pending);
         other.spec.node = "hv2".into();
         assert_eq!(steps(vec![other], &Doing::default()), []);
+    }
+
+    #[test]
+    fn a_job_whose_node_has_no_record_in_view_is_looked_at_by_the_first_worker() {
+        let mut of_hv3 = job(1, "a", JobState::Pending);
+        of_hv3.spec.node = "hv3".into();
+        let id = of_hv3.spec.id.clone();
+        let found = |node: &str, workers: &[&str]| -> Vec<(JobId, String)> {
+            let workers = workers.iter().map(|node| (NodeName::new(*node), Arc::default()));
+            let jobs = [(id.clone(), Arc::new(of_hv3.clone()))].into();
+            let cluster = Cluster { jobs, workers: workers.collect(), ..Cluster::default() };
+            let found = jobs_of_unrecorded(&cluster, &node.into()).into_iter();
+            found.map(|(job, of)| (job.spec.id.clone(), of.to_string())).collect()
+        };
+        assert_eq!(found("hv1", &["hv1", "hv2"]), [(id.clone(), "hv3".to_owned())]);
+        assert!(found("hv2", &["hv1", "hv2"]).is_empty(), "hv1 does it");
+        assert!(found("hv1", &["hv1", "hv3"]).is_empty(), "its worker is there");
+        assert!(found("hv3", &[]).is_empty(), "hv3 takes it, and is not announced yet");
     }
 
     #[test]

@@ -508,7 +508,7 @@ pub(crate) mod tests {
         }
     }
 
-    async fn write(store: &Store, change: Change) {
+    pub(crate) async fn write(store: &Store, change: Change) {
         let decide = |_: &Cluster| {
             let mut changes = Changes::new();
             changes.push(change.clone());

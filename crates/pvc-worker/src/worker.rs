@@ -4,7 +4,7 @@
 //! what it does, it does on the whole cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use pvc_model::NodeName;
@@ -12,7 +12,9 @@ use pvc_model::cluster::Cluster;
 use pvc_model::job::transfer::TransferEnd;
 use pvc_model::job::{
     Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
+    unrecorded_node,
 };
+use pvc_model::node::removal::failure_of_removed;
 use pvc_model::storage::VolumeId;
 use pvc_ops::storage::mapped_on;
 use pvc_ports::{Clock, Hypervisor, Random, Storage};
@@ -23,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::context::{Context, Tools};
 use crate::jobs::{self, BenchmarkTools, ScriptTools};
 use crate::kind::Steps;
-use crate::plan::{Doing, Step, may_have_work, plan};
+use crate::plan::{Doing, Step, jobs_of_unrecorded, may_have_work, plan};
 use crate::runner::{Parted, fail, perform};
 
 /// The jobs are looked at at least this often, for what time alone changes.
@@ -31,6 +33,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// Time that the whole cluster stays in view after the last job: they seldom come alone.
 const WHOLE_FOR: Duration = Duration::from_secs(60);
+
+/// Time for which a node has had neither record nor worker before its jobs are ended. A worker that
+/// is started again, or begins a new session, is announced by then.
+const GONE_AFTER: Duration = Duration::from_secs(60);
 
 /// Time until it is tried again to get the whole cluster into view.
 const OPEN_AGAIN: Duration = Duration::from_secs(1);
@@ -44,6 +50,52 @@ const STOP_WITHIN: Duration = Duration::from_secs(10);
 /// Does the jobs of one node.
 pub struct Worker {
     tools: Tools,
+    awaited: Arc<Mutex<Awaited>>,
+}
+
+/// Nodes that jobs wait for and that have no worker, by what the tree has answered about their
+/// records. Times are by the monotonic clock.
+#[derive(Default)]
+struct Awaited {
+    /// Nodes that had records, each with the time of the question. The tree is not asked of one
+    /// again before [`LOOK_EVERY`] is over: tasks of a node that is off may wait for days.
+    recorded: BTreeMap<NodeName, Duration>,
+    /// Nodes that had none, each with the time of the first question.
+    unrecorded: BTreeMap<NodeName, Duration>,
+}
+
+impl Awaited {
+    /// Returns those of `nodes`, which are all that jobs wait for at `now`, that are not known to
+    /// have records.
+    fn unknown(&mut self, mut nodes: BTreeSet<NodeName>, now: Duration) -> BTreeSet<NodeName> {
+        self.recorded.retain(|_, asked_at| now.saturating_sub(*asked_at) < LOOK_EVERY);
+        self.unrecorded.retain(|node, _| nodes.contains(node));
+        nodes.retain(|node| !self.recorded.contains_key(node));
+        nodes
+    }
+
+    /// Notes which of the nodes that the tree was asked of at `now` have records. Returns those
+    /// that have had neither record nor worker for so long that none is on its way: a worker that
+    /// is started again, or that has lost its session, may be at a job.
+    fn note(
+        &mut self,
+        asked: &BTreeSet<NodeName>,
+        recorded: &BTreeSet<NodeName>,
+        now: Duration,
+    ) -> BTreeSet<NodeName> {
+        for node in recorded {
+            self.recorded.insert(node.clone(), now);
+            self.unrecorded.remove(node);
+        }
+        let mut gone = BTreeSet::new();
+        for node in asked.difference(recorded) {
+            let since = *self.unrecorded.entry(node.clone()).or_insert(now);
+            if now.saturating_sub(since) >= GONE_AFTER {
+                gone.insert(node.clone());
+            }
+        }
+        gone
+    }
 }
 
 /// The jobs that this process does.
@@ -136,14 +188,14 @@ impl Worker {
             disks,
             left_over: Arc::default(),
         };
-        Worker { tools }
+        Worker { tools, awaited: Arc::default() }
     }
 
     /// Has the worker measure the storage as well.
     #[must_use]
     pub fn with_benchmarks(self, benchmarks: BenchmarkTools) -> Self {
         let benchmarks = Some(Arc::new(benchmarks));
-        Worker { tools: Tools { benchmarks, ..self.tools } }
+        Worker { tools: Tools { benchmarks, ..self.tools }, ..self }
     }
 
     /// Has the worker run scripts of the provisioner as well, where it has profiles, and end what
@@ -151,7 +203,7 @@ impl Worker {
     #[must_use]
     pub fn with_scripts(self, scripts: ScriptTools) -> Self {
         let scripts = Some(Arc::new(scripts));
-        Worker { tools: Tools { scripts, ..self.tools } }
+        Worker { tools: Tools { scripts, ..self.tools }, ..self }
     }
 
     /// Works until `shutdown`; then leaves the jobs, between two of their steps, to the next
@@ -213,11 +265,13 @@ impl Worker {
     /// Returns this worker with the whole cluster in view if there is something to do.
     async fn look(&self) -> Result<Option<Worker>, StoreError> {
         self.announce().await;
-        if !self.has_work() {
+        let view = self.tools.store.view();
+        if !self.has_work() && self.jobs_without_node(&view).await.is_empty() {
             return Ok(None);
         }
         let store = self.tools.store.whole().await?;
-        Ok(Some(Worker { tools: Tools { store, ..self.tools.clone() } }))
+        let tools = Tools { store, ..self.tools.clone() };
+        Ok(Some(Worker { tools, awaited: self.awaited.clone() }))
     }
 
     /// Whether the records ask for something that this worker does not do yet.
@@ -226,6 +280,36 @@ impl Worker {
         may_have_work(&store.view(), node, self.now())
             || !store.former_renamings().is_empty()
             || !self.held_for_scripts().is_empty()
+    }
+
+    /// Returns the jobs that nobody will ever do, as the node whose worker they wait for has no
+    /// record by now, each with that node.
+    async fn jobs_without_node<'a>(&self, view: &'a Cluster) -> Vec<(&'a Job, &'a NodeName)> {
+        let Tools { node, store, clock, .. } = &self.tools;
+        let mut found = jobs_of_unrecorded(view, node);
+        let now = clock.monotonic();
+        // The view may have no nodes at all, or not yet one that has joined.
+        let awaited = found.iter().map(|(_, of)| (*of).clone()).collect();
+        let asked = self.awaited().unknown(awaited, now);
+        if asked.is_empty() {
+            return Vec::new();
+        }
+        match store.recorded_nodes(&asked).await {
+            Ok(recorded) => {
+                let gone = self.awaited().note(&asked, &recorded, now);
+                found.retain(|(_, of)| gone.contains(*of));
+                found
+            }
+            Err(error) => {
+                tracing::debug!(%error, "it is not known whether the nodes of jobs that wait are \
+                                         there; it will be looked at again");
+                Vec::new()
+            }
+        }
+    }
+
+    fn awaited(&self) -> MutexGuard<'_, Awaited> {
+        self.awaited.lock().expect("nothing panics while it holds the nodes")
     }
 
     /// Volumes that are held for scripts of this node and can be let go of, unless this process
@@ -371,6 +455,17 @@ impl Worker {
                 Step::Forget(id) => self.remove(&id).await,
             }
         }
+        for (job, of) in self.jobs_without_node(&view).await {
+            self.end_without_node(job, of).await;
+        }
+    }
+
+    /// Ends a job that nobody will ever do, as node `of` has no record, if that is still so.
+    async fn end_without_node(&self, job: &Job, of: &NodeName) {
+        let why = failure_of_removed(of, job);
+        // The node may have joined anew, or the job's VM be on another one than was seen.
+        let is_left = |cluster: &Cluster, job: &Job| unrecorded_node(cluster, job) == Some(of);
+        self.close_if(job, is_left, |left, now| left.failed(why, now)).await;
     }
 
     /// Says that this worker is there, and which kinds of jobs it knows. That goes with the
@@ -421,13 +516,24 @@ impl Worker {
 
     /// Ends a job that nobody does, if it still is as it was in the view that was looked at.
     async fn close(&self, seen: &Job, end: impl FnOnce(JobProgress, u64) -> JobProgress) {
+        self.close_if(seen, |_, _| true, end).await;
+    }
+
+    /// Ends a job as [`close`](Self::close) does, if `may_end` says so of the view that the end is
+    /// written on.
+    async fn close_if(
+        &self,
+        seen: &Job,
+        may_end: impl Fn(&Cluster, &Job) -> bool + Send + Sync,
+        end: impl FnOnce(JobProgress, u64) -> JobProgress,
+    ) {
         let id = &seen.spec.id;
         let ended = end(seen.progress.clone(), self.now());
         let status = &ended.status;
         let decide = |cluster: &Cluster| {
             let mut changes = Changes::new();
-            let same = |job: &&Arc<Job>| job.claim.is_none() && job.progress == seen.progress;
-            let close = cluster.jobs.get(id).filter(same).is_some();
+            let same = |job: &Arc<Job>| job.claim.is_none() && job.progress == seen.progress;
+            let close = cluster.jobs.get(id).is_some_and(|job| same(job) && may_end(cluster, job));
             if close {
                 changes.push(Change::JobProgress(id.clone(), ended.clone()));
             }
@@ -497,11 +603,16 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use async_trait::async_trait;
     use pvc_model::job::course::{AfterLoss, Failure};
+    use pvc_model::node::NodeRole;
+    use pvc_store::{Ipmi, NewNode};
+    use pvc_testkit::FlakyTree;
 
     use super::*;
-    use crate::runner::tests::job;
+    use crate::runner::tests::{job, write};
 
     /// Steps that the runner cannot even ask what they do.
     struct Broken;
@@ -545,5 +656,89 @@ mod tests {
         let progress = store.view().jobs[&job.spec.id].progress.clone();
         assert_eq!(progress.state, JobState::Failed);
         assert!(progress.status.contains("it is broken"), "{}", progress.status);
+    }
+
+    fn hv1() -> NewNode {
+        NewNode {
+            name: "hv1".into(),
+            role: NodeRole::Coordinator,
+            cpus: 8,
+            kernel: String::new(),
+            os: String::new(),
+            arch: "x86_64".into(),
+            version: "0.2.0".into(),
+            ipmi: Ipmi::default(),
+            keepalive: 1,
+        }
+    }
+
+    /// Found in a review: each look asked anew, once for each job, of a node that is only off.
+    #[tokio::test(start_paused = true)]
+    async fn the_tree_is_asked_once_in_a_while_for_the_node_of_jobs_and_no_answer_ends_none() {
+        let (store, context, job, claim) = job(JobProgress::pending()).await;
+        claim.release().await;
+        write(&store, Change::AddNode(Box::new(hv1()))).await;
+        let connection = FlakyTree::new(store.tree().clone());
+        let Tools { clock, random, .. } = context.tools.clone();
+        let seen = Store::open(connection.clone(), clock.clone(), random).await.expect("readable");
+        let tools = Tools { node: "hv2".into(), store: seen, ..context.tools.clone() };
+        let worker = Worker { tools, awaited: Arc::default() };
+        // As in a view of jobs alone.
+        let job = Job { claim: None, ..(*job).clone() };
+        let jobs = [(job.spec.id.clone(), Arc::new(job))].into();
+        let view = Cluster { jobs, ..Cluster::default() };
+        let look = async || {
+            let is_asked = Arc::new(AtomicBool::new(false));
+            let asked = is_asked.clone();
+            connection.before_next_sync(async move { asked.store(true, Ordering::SeqCst) });
+            let found = worker.jobs_without_node(&view).await.len();
+            (is_asked.load(Ordering::SeqCst), found)
+        };
+        assert_eq!(look().await, (true, 0), "it has a record");
+        assert_eq!(look().await, (false, 0), "it had one a moment ago");
+        clock.sleep(LOOK_EVERY).await;
+        assert_eq!(look().await, (true, 0));
+        write(&store, Change::RemoveNode("hv1".into())).await;
+        clock.sleep(LOOK_EVERY).await;
+        connection.cut();
+        assert_eq!(look().await, (true, 0), "nobody knows");
+        connection.mend();
+        assert_eq!(look().await, (true, 0), "its worker may be on its way");
+        clock.sleep(GONE_AFTER).await;
+        assert_eq!(look().await, (true, 1));
+    }
+
+    /// After an outage the sessions of all workers are over, also of those that are at a job.
+    #[test]
+    fn a_node_is_gone_when_it_has_had_neither_record_nor_worker_for_a_while() {
+        type Nodes = BTreeSet<NodeName>;
+        let (hv1, none) = (Nodes::from([NodeName::new("hv1")]), Nodes::new());
+        let mut awaited = Awaited::default();
+        let mut is_gone = |seconds: u64, waiting: &Nodes, recorded: &Nodes| {
+            let now = Duration::from_secs(seconds);
+            let asked = awaited.unknown(waiting.clone(), now);
+            awaited.note(&asked, recorded, now) == hv1
+        };
+        assert!(!is_gone(0, &hv1, &none));
+        assert!(!is_gone(59, &hv1, &none));
+        assert!(!is_gone(60, &none, &none), "its worker is there");
+        assert!(!is_gone(61, &hv1, &none));
+        assert!(!is_gone(120, &hv1, &hv1), "it has a record");
+        assert!(!is_gone(180, &hv1, &none));
+        assert!(is_gone(240, &hv1, &none));
+    }
+
+    #[tokio::test]
+    async fn a_job_of_a_node_that_has_joined_anew_since_it_was_looked_at_is_left_to_it() {
+        let (store, context, job, claim) = job(JobProgress::pending()).await;
+        claim.release().await;
+        let worker = Worker { tools: context.tools.clone(), awaited: Arc::default() };
+        write(&store, Change::AddNode(Box::new(hv1()))).await;
+        let state = || store.view().jobs[&job.spec.id].progress.state;
+        worker.end_without_node(&job, &"hv1".into()).await;
+        assert_eq!(state(), JobState::Pending);
+        write(&store, Change::RemoveNode("hv1".into())).await;
+        worker.end_without_node(&job, &"hv1".into()).await;
+        assert_eq!(state(), JobState::Failed, "it is gone again");
     }
 }

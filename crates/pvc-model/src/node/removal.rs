@@ -13,7 +13,7 @@ use crate::fault::{NODE_FENCED, fault_id};
 use crate::fence::{BOOTS_WITHIN, PowerAfter, Sign, is_being_recovered, sign_of_life};
 use crate::hold::{Purpose, VolumeHold};
 use crate::job::course::Failure;
-use crate::job::{Job, JobId, JobWork, may_take};
+use crate::job::{Job, JobId, JobState, JobWork, may_take};
 use crate::node::{DaemonState, NodeRecord};
 use crate::refusal::Kind;
 use crate::request::moving_state;
@@ -393,20 +393,22 @@ fn may_have_made_osds(job: &Job) -> bool {
     makes && job.progress.steps.is_some()
 }
 
-/// Failure as which a cancelled job of node `node` ends when that is removed.
+/// Failure as which a job ends that only the worker of node `node` would do, when the record of
+/// that is removed, or is found to be gone.
 pub fn failure_of_removed(node: &NodeName, job: &Job) -> Failure {
     let hint = may_have_made_osds(job).then(|| {
         "an OSD of it that `pvc storage osd list` has not may be in `ceph osd tree`: `ceph osd \
          purge ID --yes-i-really-mean-it` removes it"
             .to_owned()
     });
-    Failure {
-        kind: Kind::Unavailable,
-        why: format!(
+    let why = match (job.cancel_requested, job.progress.state) {
+        (true, _) => format!(
             "it was cancelled, and its node `{node}` was removed; what it has done stays as it is"
         ),
-        hint,
-    }
+        (false, JobState::Pending) => format!("its node `{node}` was removed before it began"),
+        (false, _) => format!("its node `{node}` was removed; what it has done stays as it is"),
+    };
+    Failure { kind: Kind::Unavailable, why, hint }
 }
 
 #[cfg(test)]
@@ -418,7 +420,7 @@ mod tests {
     use crate::fault::FaultRecord;
     use crate::fence::FenceNote;
     use crate::job::course::Course;
-    use crate::job::{ClaimId, JobProgress, JobSpec, JobState, JobVm, Steps, WorkerRecord};
+    use crate::job::{ClaimId, JobProgress, JobSpec, JobVm, Steps, WorkerRecord};
     use crate::node::{DaemonNote, DomainState};
     use crate::osd::{AddOsds, DeviceSpec};
     use crate::records;
@@ -792,6 +794,19 @@ mod tests {
         let hint = |job| failure_of_removed(&"hv3".into(), job).hint;
         assert!(hint(&begun).is_some_and(|hint| hint.contains("`ceph osd purge ID")));
         assert_eq!(hint(&pending), None);
+    }
+
+    #[test]
+    fn the_failure_of_a_task_of_a_removed_node_says_whether_it_had_begun() {
+        let flush = JobWork::FlushLocks { vm: JobVm { name: "web1".to_owned(), uuid: None } };
+        let why = |job: &Job| failure_of_removed(&"hv3".into(), job).why;
+        let mut own = job("hv3", flush, JobState::Pending);
+        assert_eq!(why(&own), "its node `hv3` was removed before it began");
+        own.progress.state = JobState::Running;
+        let stays = "its node `hv3` was removed; what it has done stays as it is";
+        assert_eq!(why(&own), stays);
+        own.cancel_requested = true;
+        assert_eq!(why(&own), format!("it was cancelled, and {stays}"));
     }
 
     #[test]

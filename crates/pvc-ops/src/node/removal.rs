@@ -12,7 +12,6 @@ use pvc_ports::Clock;
 use pvc_store::{Change, ChangeError, Changes, Expect, Store, VmChange};
 
 use super::{NodeRefusal, Watched, checked};
-use crate::job::failed;
 use crate::refusal::find_node;
 
 /// Request to remove a node.
@@ -105,7 +104,7 @@ fn changes(cluster: &Cluster, node: &NodeRecord, found: &References, now: u64) -
         changes.vm(*vm, VmChange::LastNode(None));
     }
     for job in found.jobs.iter().filter_map(|id| cluster.jobs.get(id)) {
-        let ended = failed(&job.progress, failure_of_removed(&node.name, job), now);
+        let ended = job.progress.clone().failed(failure_of_removed(&node.name, job), now);
         changes.push(Change::JobProgress(job.spec.id.clone(), ended));
     }
     for fault in &found.faults {

@@ -11,6 +11,9 @@ use super::{Done, StorageRefusal, refused, require_no_task, require_pool, requir
 /// Number of volumes whose records go at once with a pool: a request to the store is not endless.
 const RECORDS_AT_ONCE: usize = 50;
 
+/// Number of times that placement groups are set anew because somebody else has set them meanwhile.
+const TRIES: u32 = 10;
+
 /// Makes a pool and records it. On one machine alone a pool is a folder, and has neither copies nor
 /// placement groups: what is said of them is checked, and means nothing.
 ///
@@ -67,7 +70,9 @@ async fn make_folder(storage: &dyn Storage, pool: &PoolName) -> Done<()> {
     }
 }
 
-/// Gives a pool another number of placement groups.
+/// Gives a pool another number of placement groups. Of two asks at once the one that records its
+/// number last has set it last as well: if any was recorded since before it was set, be it the same
+/// as before, it is set anew.
 pub async fn set_placement_groups(
     store: &Store,
     storage: &dyn Storage,
@@ -75,21 +80,32 @@ pub async fn set_placement_groups(
     count: u32,
 ) -> Done<()> {
     check_placement_groups(count).map_err(refused)?;
-    let view = store.fresh().await?;
-    require_pool(&view, pool).map_err(ChangeError::Refused)?;
-    let cluster = in_cluster(storage).map_err(ChangeError::Refused)?;
-    if store.is_dry() {
-        return Ok(());
+    for _ in 0..TRIES {
+        let view = store.fresh().await?;
+        let before = store.placement_groups_written(pool);
+        require_pool(&view, pool).map_err(ChangeError::Refused)?;
+        let ceph = in_cluster(storage).map_err(ChangeError::Refused)?;
+        if store.is_dry() {
+            return Ok(());
+        }
+        ceph.set_placement_groups(pool, count).await.map_err(refused)?;
+        let decide = |cluster: &Cluster| {
+            require_pool(cluster, pool)?;
+            // What is in view by now is not older than `cluster`, whose version the write demands.
+            let is_as_before = store.placement_groups_written(pool) == before;
+            let mut changes = Changes::new();
+            if is_as_before {
+                let tier = cluster.pools[pool].tier.clone();
+                let (name, pgs) = (pool.clone(), count.to_string());
+                changes.push(Change::PutPool { name, pgs, tier });
+            }
+            Ok::<_, StorageRefusal>((changes, is_as_before))
+        };
+        if store.change(decide).await? {
+            return Ok(());
+        }
     }
-    cluster.set_placement_groups(pool, count).await.map_err(refused)?;
-    let decide = |cluster: &Cluster| {
-        require_pool(cluster, pool)?;
-        let (name, pgs, tier) = (pool.clone(), count.to_string(), cluster.pools[pool].tier.clone());
-        let mut changes = Changes::new();
-        changes.push(Change::PutPool { name, pgs, tier });
-        Ok((changes, ()))
-    };
-    store.change(decide).await
+    Err(ChangeError::Conflict { tries: TRIES })
 }
 
 fn in_cluster(storage: &dyn Storage) -> Result<&dyn StorageCluster, StorageRefusal> {

@@ -132,9 +132,13 @@ pub async fn resize_volume(
     };
     after(store, storage, volume, resized).await?;
     let view = store.view();
-    let (notified, unaware) = running_users(&view, volume);
-    for vm in users(&view, volume).filter(|vm| notified.contains(&vm.name)) {
-        tell(store, clock, random, vm, volume, submitter).await?;
+    let (mut notified, mut unaware) = running_users(&view, volume);
+    for vm in users(&view, volume) {
+        let is_meant = notified.contains(&vm.name);
+        if is_meant && !tell(store, clock, random, vm.uuid, volume, submitter).await? {
+            notified.retain(|name| *name != vm.name);
+            unaware.push(vm.name.clone());
+        }
     }
     Ok(Resized { from_bytes, to_bytes, notified, unaware })
 }
@@ -155,21 +159,32 @@ fn worker_of<'a>(cluster: &'a Cluster, vm: &'a VmRecord) -> Option<&'a pvc_model
     has_worker_for(cluster, node, JobWork::RESIZE_DISK).then_some(node)
 }
 
+/// Nobody can tell the guest: its VM is gone, or on a node without such a worker.
+struct NobodyTells;
+
+/// Has the guest of a VM notified of the size of its volume, by the node that it is on when that is
+/// recorded; `false` if none can by then.
 async fn tell(
     store: &Store,
     clock: &dyn Clock,
     random: &dyn Random,
-    vm: &VmRecord,
+    vm: Uuid,
     volume: &VolumeId,
     submitter: &str,
-) -> Done<()> {
-    let Some(node) = vm.node.clone() else { return Ok(()) };
-    let request = || {
+) -> Done<bool> {
+    let decide = |cluster: &Cluster| {
+        let vm = cluster.vms.get(&vm).ok_or(NobodyTells)?;
+        let node = worker_of(cluster, vm).ok_or(NobodyTells)?.clone();
         let work = JobWork::ResizeDisk { vm: JobVm::new(vm), volume: volume.clone() };
         let (run_on, submitter) = (node.to_string(), submitter.to_owned());
-        JobRequest { work, node: node.clone(), run_on, submitter }
+        Ok::<_, NobodyTells>((JobRequest { work, node, run_on, submitter }, Changes::new()))
     };
-    submit(store, clock, random, |_| Ok((request(), Changes::new()))).await.map(drop)
+    match submit(store, clock, random, decide).await {
+        Ok(_) => Ok(true),
+        Err(ChangeError::Refused(NobodyTells)) => Ok(false),
+        Err(ChangeError::Conflict { tries }) => Err(ChangeError::Conflict { tries }),
+        Err(ChangeError::Store(error)) => Err(ChangeError::Store(error)),
+    }
 }
 
 /// Gives a volume another name in its pool; its snapshots and their records go with it.

@@ -130,7 +130,7 @@ fn request(cluster: &Cluster, vm: &str, submitter: &str) -> Result<JobRequest, F
     may_flush(cluster, record, None, Moment::Before)
         .map_err(|kept| FlushRefusal::kept(record, kept))?;
     check_not_silent(cluster, record, None)?;
-    let home = node_of(record)?;
+    let home = node_of(cluster, record)?;
     let work = JobWork::FlushLocks { vm: JobVm::new(record) };
     let node = match daemon_state(cluster, &home) {
         Some(DaemonState::Fenced) => {

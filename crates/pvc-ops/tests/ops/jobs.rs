@@ -76,6 +76,31 @@ async fn locks_of_a_vm_of_a_fenced_node_are_flushed_by_another_and_those_of_a_si
     assert_eq!(flush().await.unwrap().node.as_str(), "hv1");
 }
 
+/// Found in a review: where the keys of a node were deleted by hand, a task was taken that nobody
+/// would do.
+#[tokio::test]
+async fn tasks_about_a_vm_on_a_node_without_a_record_are_refused_until_it_is_moved() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.add_node("hv2").await;
+    let (store, clock, random) = (&world.store, world.clock.as_ref(), &world.random);
+    world.write(|changes| _ = changes.push(Change::RemoveNode("hv1".into()))).await;
+    let flush = async || vm::submit_flush_locks(store, clock, random, "web1", "tests").await;
+    let flushing = refused(flush().await);
+    let (vm, xml) = ("web1".to_owned(), "<interface type='bridge'/>".to_owned());
+    let (change, submitter) = (DeviceChange::Attach, "tests".to_owned());
+    let ask = device::DeviceAsk { vm, change, xml, force: false, submitter };
+    let attaching = refused(device::submit_device(store, clock, random, &ask).await);
+    let why = "VM `web1` is assigned to node `hv1`, which has no record";
+    assert_eq!((flushing.to_string(), attaching.to_string()), (why.to_owned(), why.to_owned()));
+    assert_eq!((flushing.kind(), attaching.kind()), (Kind::Conflict, Kind::Conflict));
+    let hint = flushing.hint().unwrap();
+    assert!(hint.starts_with("`pvc vm move web1` assigns another"), "{hint}");
+    assert!(store.view().jobs.is_empty());
+    vm::move_vm(store, "web1", &moving(Movement::Move, Some("hv2"))).await.unwrap();
+    assert_eq!(flush().await.unwrap().node.as_str(), "hv2");
+}
+
 /// Found in a review: the lock is broken under the guest of another VM, or under a rollback.
 #[tokio::test]
 async fn locks_of_a_volume_that_another_vm_runs_with_or_that_is_held_are_not_flushed() {
@@ -155,4 +180,26 @@ async fn a_task_about_an_osd_of_a_fenced_node_is_ended_by_its_cancellation_and_t
     assert!(ended.status.contains("its node `hv1` was fenced"), "{}", ended.status);
     assert_eq!(ended.log.last(), Some(&ended.status));
     assert_eq!(asked.remove("1", true).await.unwrap().node.as_str(), "hv2");
+}
+
+/// The removal saw no task of the node, and nobody else would ever take it.
+#[tokio::test]
+async fn a_task_for_a_node_that_is_removed_in_the_same_moment_is_refused() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    world.announce_worker("hv2").await;
+    let (slow, connection) = world.slow_process().await;
+    let faster = world.store.clone();
+    connection.before_next_multi(async move {
+        let decide = |_: &pvc_model::cluster::Cluster| {
+            let mut changes = Changes::new();
+            changes.push(Change::RemoveNode("hv2".into()));
+            Ok::<_, std::convert::Infallible>((changes, ()))
+        };
+        faster.change(decide).await.unwrap();
+    });
+    let (clock, random) = (world.clock.as_ref(), &world.random);
+    let submission = Submission { store: &slow, clock, random, storage: None, submitter: "tests" };
+    let refusal = refused(submission.add_db_group("hv2", "/dev/sdb").await);
+    assert!(matches!(refusal, OsdRefusal::NoNode(_)), "{refusal}");
+    assert!(world.store.fresh().await.unwrap().jobs.is_empty());
 }

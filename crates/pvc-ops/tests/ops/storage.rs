@@ -908,6 +908,42 @@ async fn a_running_guest_learns_its_size_by_a_job_on_its_node() {
     assert!(smaller.to_string().contains("and is not off"), "{smaller}");
 }
 
+/// Its task was recorded for the node of before, which had been removed.
+#[tokio::test]
+async fn a_guest_that_has_moved_from_a_node_that_is_gone_learns_its_size_where_it_is() {
+    let world = world().await;
+    let disk = id("vms/web1_sda");
+    world.define("web1", UUID).await;
+    world.add_node("hv2").await;
+    for node in ["hv1", "hv2"] {
+        world.announce_worker(node).await;
+    }
+    world.state(VmState::Start).await;
+    world.running("hv1", &[UUID]).await;
+    let (slow, connection) = world.slow_process().await;
+    let (again, faster) = (connection.clone(), world.store.clone());
+    connection.before_next_multi(async move {
+        // The first multi records the size, the second the task.
+        again.before_next_multi(async move {
+            let decide = |_: &Cluster| {
+                let mut changes = Changes::new();
+                changes.vm(UUID, VmChange::Node("hv2".into()));
+                changes.push(Change::RemoveNode("hv1".into()));
+                Ok::<_, std::convert::Infallible>((changes, ()))
+            };
+            faster.change(decide).await.unwrap();
+        });
+    });
+    let (volumes, clock, random) = (&world.storage, world.clock.as_ref(), &world.random);
+    let resized =
+        storage::resize_volume(&slow, volumes, clock, random, &disk, 2 << 30, false, "tests");
+    assert_eq!(resized.await.unwrap().notified, ["web1"]);
+    let view = world.store.fresh().await.unwrap();
+    assert!(!view.nodes.contains_key("hv1"));
+    let nodes: Vec<&str> = view.jobs.values().map(|job| job.spec.node.as_str()).collect();
+    assert_eq!(nodes, ["hv2"]);
+}
+
 #[tokio::test]
 async fn a_resize_counts_the_difference_alone_also_dry() {
     const GIB: u64 = 1 << 30;

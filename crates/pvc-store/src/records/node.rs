@@ -1,6 +1,7 @@
 //! Nodes: `/nodes/{name}` (`spec/zookeeper.md` §4.2), and what our daemons say of them besides:
 //! `/pvcrs/working_on/{name}` and the notes in [`daemon_note`] and [`fence_note`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -463,6 +464,19 @@ impl Store {
         let data = Bytes::from(epoch_seconds.to_string());
         let stamp = vec![Op::Set { path: key(node, "keepalive"), data, version: None }];
         self.tree.multi(stamp).await.map(drop).map_err(flat)
+    }
+
+    /// Asks the tree which of the nodes have records, not before this call: these may not be in
+    /// view yet, and in a [view of jobs alone](Store::open_jobs) none is.
+    pub async fn recorded_nodes(
+        &self,
+        nodes: &BTreeSet<NodeName>,
+    ) -> Result<BTreeSet<NodeName>, StoreError> {
+        self.tree.sync().await?;
+        let paths: Vec<String> = nodes.iter().map(root).collect();
+        let entries = self.tree.get_many(&paths).await?;
+        let recorded = nodes.iter().zip(entries).filter(|(_, entry)| entry.is_some());
+        Ok(recorded.map(|(node, _)| node.clone()).collect())
     }
 
     /// Returns what reaches the BMC of `node`; `None` if it has none.

@@ -8,6 +8,7 @@ use crate::draft::Draft;
 use crate::feed::EventKind;
 use crate::raw::Raw;
 use crate::reader::Reader;
+use crate::store::Store;
 
 const ROOT: &str = "/ceph/pools";
 
@@ -75,4 +76,13 @@ pub(crate) fn remove(draft: &mut Draft<'_>, name: &PoolName) {
 /// The key of the statistics, JSON text.
 pub(crate) fn stats(name: &PoolName) -> String {
     format!("{}/stats", root(name.as_str()))
+}
+
+impl Store {
+    /// Returns the transaction that last wrote the pool's number of placement groups, as far as it
+    /// is in view. Whoever writes the same number again is another one; `None` without the pool.
+    pub fn placement_groups_written(&self, pool: &PoolName) -> Option<i64> {
+        let path = format!("{}/pgs", root(pool.as_str()));
+        self.with_raw(|raw| raw.get(&path).map(|node| node.mzxid))
+    }
 }

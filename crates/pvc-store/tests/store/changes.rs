@@ -106,6 +106,7 @@ async fn an_expectation_of_what_is_not_there_is_an_error() {
         Expect::VmNode(gone),
         Expect::VmXml(gone),
         Expect::VmNodeLimit(gone),
+        Expect::NodeExists(node.clone()),
         Expect::NodeDaemon(node.clone()),
         Expect::NodeDomain(node),
         Expect::JobClaim(job.clone()),
@@ -189,6 +190,25 @@ async fn a_volume_is_renamed_with_its_snapshots_or_not_at_all() {
         (view.volumes[&id("vms/b")].snapshots.len(), &*view.volumes[&id("vms/b")].stats),
         (1, "{\"size\":\"1G\"}")
     );
+}
+
+#[tokio::test]
+async fn the_same_number_of_placement_groups_that_is_recorded_again_is_seen_to_be_another() {
+    let world = cluster().await;
+    let pool = pvc_model::storage::PoolName::new("ssd");
+    let written = || world.store.placement_groups_written(&pool);
+    assert_eq!(written(), None);
+    let mut last = None;
+    for store in [&world.store, &world.other] {
+        change(store, |changes| {
+            let (name, pgs, tier) = (pool.clone(), "64".to_owned(), "ssd".to_owned());
+            changes.push(Change::PutPool { name, pgs, tier });
+        })
+        .await;
+        world.store.fresh().await.expect("readable");
+        assert!(written() > last, "{last:?}");
+        last = written();
+    }
 }
 
 /// VM that is renamed with two volumes, whose disks have snapshots.
@@ -412,6 +432,30 @@ async fn a_node_goes_with_all_that_is_recorded_of_it_and_is_a_new_one_when_it_co
     assert_eq!((&node.daemon_state, node.keepalives), (&DaemonState::Init, 0));
     assert_eq!((&node.fence, &node.daemon, node.working_on.len()), (&None, &None, 0));
     assert!(node.sriov.pfs.is_empty() && node.plugins.is_empty());
+}
+
+#[tokio::test]
+async fn the_tree_is_asked_which_nodes_have_records_whatever_is_in_view() {
+    let world = cluster().await;
+    let connection = FlakyTree::new(world.tree.connect());
+    let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(7)));
+    let jobs = Store::open_jobs(connection.clone(), clock, random).await.expect("readable");
+    for name in ["hv1", "hv2"] {
+        let add = || Change::AddNode(Box::new(new_node(name)));
+        change(&world.other, |changes| _ = changes.push(add())).await;
+    }
+    let nodes = BTreeSet::from(["hv1", "hv2", "hv9"].map(NodeName::new));
+    for store in [&world.store, &jobs] {
+        let recorded = store.recorded_nodes(&nodes).await.expect("readable");
+        assert_eq!(recorded, BTreeSet::from(["hv1", "hv2"].map(NodeName::new)));
+    }
+    change(&world.other, |changes| _ = changes.push(Change::RemoveNode("hv2".into()))).await;
+    for store in [&world.store, &jobs] {
+        let recorded = store.recorded_nodes(&nodes).await.expect("readable");
+        assert_eq!(recorded, BTreeSet::from([NodeName::new("hv1")]));
+    }
+    connection.cut();
+    jobs.recorded_nodes(&nodes).await.expect_err("it cannot be reached");
 }
 
 #[tokio::test]

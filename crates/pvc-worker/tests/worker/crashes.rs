@@ -741,6 +741,7 @@ async fn a_renaming_is_done_by_another_node_while_its_own_worker_is_not_there() 
     assert_eq!((end.state, end.worker), (JobState::Succeeded, Some("hv2".into())));
     world.assert_whole("on another node").await;
     let bound = World::new(Case::FlushLocks).await;
+    bound.add_node(hv1()).await;
     bound.healthy_worker("hv2").await;
     tokio::time::sleep(LONG).await;
     assert_eq!(bound.progress().state, JobState::Pending, "this one needs its own node");

@@ -76,12 +76,16 @@ impl World {
     }
 
     async fn submit(&self, bits: u32, work: JobWork) -> JobId {
+        self.submit_to("hv1", bits, work).await
+    }
+
+    async fn submit_to(&self, node: &str, bits: u32, work: JobWork) -> JobId {
         let id = JobId::from_bits(bits);
         let spec = JobSpec {
             id: id.clone(),
             work,
-            node: "hv1".into(),
-            run_on: "hv1".to_owned(),
+            node: node.into(),
+            run_on: node.to_owned(),
             submitter: "test".into(),
             submitted_at: 1,
         };
@@ -619,6 +623,39 @@ async fn a_job_that_a_worker_of_an_earlier_version_has_left_has_failed() {
         (end.state, end.status.as_str()),
         (JobState::Failed, "its worker stopped before it was done")
     );
+}
+
+/// A job that was submitted in the moment of a removal was open for ever: no other worker takes it,
+/// and nobody but its own would have ended it when it was cancelled.
+#[tokio::test(start_paused = true)]
+async fn a_job_of_a_node_whose_record_is_removed_is_ended_and_one_of_a_node_that_is_off_waits() {
+    for is_whole in [true, false] {
+        let world = World::without_worker(VmState::Stop).await;
+        let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+        let tree = world.tree.connect();
+        world.start_worker(match is_whole {
+            true => world.store.clone(),
+            false => Store::open_jobs(tree, clock, random).await.expect("it can be read"),
+        });
+        for node in ["hv2", "hv3"] {
+            world.add_node(node, "10.0.0.9").await;
+        }
+        let of_hv2 = world.submit_to("hv2", 1, flush_locks()).await;
+        let of_hv3 = world.submit_to("hv3", 2, flush_locks()).await;
+        let open = || {
+            let view = world.store.view();
+            let jobs = view.jobs.values().filter(|job| !job.progress.state.is_over());
+            jobs.map(|job| job.spec.id.clone()).collect::<Vec<_>>()
+        };
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        assert_eq!(open(), [of_hv2.clone(), of_hv3.clone()], "nodes may come back");
+        world.change(Change::RemoveNode("hv2".into())).await;
+        let end = common::end_of(&world.store, &of_hv2, Duration::from_secs(300)).await;
+        let why = "its node `hv2` was removed before it began";
+        assert_eq!((end.state, end.status.as_str()), (JobState::Failed, why));
+        assert_eq!(end.failure.map(|failure| failure.why).as_deref(), Some(why));
+        assert_eq!(open(), [of_hv3], "its node has a record");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -37,6 +37,39 @@ async fn a_pool_that_was_made_and_not_recorded_is_recorded_by_the_next_ask() {
     assert!(none.unwrap_err().to_string().contains("there is no pool `none`"));
 }
 
+/// The slower one recorded its number, and Ceph had that of the other: also where that was the one
+/// of before, as it is of an operator who takes back a mistake.
+#[tokio::test]
+async fn of_two_numbers_of_placement_groups_at_once_the_one_that_ceph_has_is_recorded() {
+    let before = spec("fast", 3).placement_groups;
+    for of_faster in [128, before] {
+        let world = world().await;
+        let volumes = &world.storage;
+        let fast = spec("fast", 3);
+        storage::create_pool(&world.store, volumes, &fast).await.unwrap();
+        let (slow, connection) = world.slow_process().await;
+        let (tell, is_about_to_record) = tokio::sync::oneshot::channel();
+        let (go, may_record) = tokio::sync::oneshot::channel();
+        connection.before_next_multi(async move {
+            tell.send(()).unwrap();
+            may_record.await.unwrap();
+        });
+        let faster = async {
+            is_about_to_record.await.unwrap();
+            let (store, pool) = (&world.store, &fast.name);
+            storage::set_placement_groups(store, volumes, pool, of_faster).await.unwrap();
+            go.send(()).unwrap();
+        };
+        let slower = storage::set_placement_groups(&slow, volumes, &fast.name, 64);
+        let (set, ()) = tokio::join!(slower, faster);
+        set.unwrap();
+        let recorded = world.store.fresh().await.unwrap().pools[&fast.name].pgs.clone();
+        let of_ceph = |known: &PoolSpec| known.placement_groups;
+        let has = volumes.with_volumes(|volumes| volumes.spec(&fast.name).map(of_ceph));
+        assert_eq!((recorded.as_str(), has), ("64", Some(64)), "after {of_faster}");
+    }
+}
+
 #[tokio::test]
 async fn a_pool_that_is_gone_and_still_recorded_goes_with_the_next_ask() {
     let world = world().await;
