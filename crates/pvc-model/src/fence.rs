@@ -32,6 +32,7 @@ use crate::NodeName;
 use crate::cluster::Cluster;
 use crate::node::{DaemonState, DomainState, NodeRecord, NodeRole};
 use crate::vm::backoff::Backoff;
+use cuts::MAY_COME_LATE;
 
 pub use cuts::Cuts;
 pub(crate) use rescue::may_have;
@@ -158,6 +159,8 @@ pub struct History {
     cut_off: bool,
     /// Power was cut, or may have been though the node lived.
     may_be_off: bool,
+    /// End of the time in which a cut that nobody waits for any more may come.
+    late_until: Duration,
     ask_at: Duration,
     /// Failed attempts to cut its power.
     attempts: Backoff,
@@ -177,23 +180,33 @@ impl History {
 
     /// Notes that its power was cut, as its BMC says.
     pub fn was_cut_off(&mut self) {
-        (self.cut_off, self.may_be_off) = (true, true);
+        (self.cut_off, self.may_be_off, self.late_until) = (true, true, Duration::ZERO);
     }
 
-    /// Notes that it was found alive while its power was about to be cut: the command may have come
-    /// through.
-    pub fn may_be_cut_off(&mut self) {
-        self.may_be_off = true;
+    /// Notes that nobody waited for the end of a cut, such as of a node that was found alive: the
+    /// command may have come through, or may yet.
+    pub fn may_be_cut_off(&mut self, now: Duration) {
+        (self.may_be_off, self.late_until) = (true, now + MAY_COME_LATE);
     }
 
     /// Notes that it has stamped since it was taken up.
     fn has_stamped(&mut self) {
         let switching_on = std::mem::take(&mut self.switching_on);
-        *self = History { may_be_off: self.may_be_off, switching_on, ..History::default() };
+        let History { may_be_off, late_until, .. } = *self;
+        *self = History { may_be_off, late_until, switching_on, ..History::default() };
     }
 
-    /// Notes that it was switched on again.
-    pub fn was_switched_on(&mut self) {
+    /// Notes that it was switched on again at `now`: too early, perhaps, if a cut may still come.
+    pub fn was_switched_on(&mut self, now: Duration) {
+        self.cut_off = false;
+        match self.may_be_off && now < self.late_until {
+            true => self.switching_on.unreachable(now),
+            false => self.may_be_off = false,
+        }
+    }
+
+    /// Notes that its daemon says that it runs.
+    fn runs(&mut self) {
         (self.cut_off, self.may_be_off) = (false, false);
     }
 
@@ -245,10 +258,7 @@ pub fn observe(view: &View<'_>, histories: &mut BTreeMap<NodeName, History>) {
     let runs = |name: &NodeName| {
         view.cluster.nodes.get(name).is_some_and(|node| node.daemon_state == DaemonState::Run)
     };
-    histories
-        .iter_mut()
-        .filter(|(name, _)| runs(name))
-        .for_each(|(_, history)| history.was_switched_on());
+    histories.iter_mut().filter(|(name, _)| runs(name)).for_each(|(_, history)| history.runs());
     for node in view.cluster.nodes.values().filter(|node| node.daemon_state == DaemonState::Dead) {
         if is_concern(view, node, histories.get(&node.name)) {
             let silent = view.sightings.silent(&node.name);

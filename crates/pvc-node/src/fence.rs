@@ -193,9 +193,6 @@ impl Fencer {
 
     fn take_in(&mut self, done: Done<(NodeName, Step), Ended>) {
         let (node, step) = done.key;
-        if let Step::CutPower { stamp } = step {
-            self.cuts.cut(node.clone(), stamp, self.shared.now());
-        }
         let ended = done.ended.unwrap_or_else(|error| {
             // The actor catches the panics of its steps; this one is of what it did about one.
             tracing::error!(%node, ?step, %error, "a step of a fence failed by a bug of this \
@@ -204,6 +201,9 @@ impl Fencer {
         });
         let now = self.shared.now();
         let interval = self.shared.settings.fencing.keepalive_interval;
+        if matches!(step, Step::CutPower { .. }) && !matches!(ended, Ended::Done) {
+            self.cuts.cut(node.clone(), now);
+        }
         match ended {
             Ended::SwitchedOn => self.cuts.was_switched_on(&node, now),
             Ended::NotSwitchedOn => self.cuts.could_not_switch_on(&node, now),
@@ -215,8 +215,8 @@ impl Fencer {
             Ended::Done => {}
             Ended::Power(is_on) => history.note_power(is_on, now, interval),
             Ended::CutOff => history.was_cut_off(),
-            Ended::MayBeCutOff => history.may_be_cut_off(),
-            Ended::SwitchedOn => history.was_switched_on(),
+            Ended::MayBeCutOff => history.may_be_cut_off(now),
+            Ended::SwitchedOn => history.was_switched_on(now),
             Ended::NotCutOff => history.could_not_be_cut_off(now),
             Ended::NotRecovered => history.could_not_recover(now),
             Ended::NotSwitchedOn => history.could_not_switch_on(now),

@@ -79,8 +79,8 @@ impl Refusal for Homeless {
         Some(match self {
             Homeless::Unassigned { vm } => format!("`pvc vm move {vm}` assigns a node"),
             Homeless::NoRecord { vm, node } => format!(
-                "`pvc vm move {vm}` assigns another; first see that the server of node `{node}` is \
-                 off: nobody knows whether its guest runs there"
+                "see that the server of node `{node}` is off, as the guest may run there; then \
+                 `pvc vm move {vm}` assigns another"
             ),
         })
     }

@@ -350,7 +350,7 @@ class Messages(JobTest):
                 for size, text in (
                     (0, "0B"), (9999, "9999B"), (10000, "10K"), (1025 << 20, "1025M"),
                     (9 << 30, "9216M"), (10 << 30, "10G"), ((10 << 30) + 1, "11G"),
-                    (1 << 40, "1024G"),
+                    (1 << 40, "1024G"), ((10 << 50) + 1, "11P"),
                 ):
                     assert ceph.format_bytes_tohuman(size) == text, (size, text)
             """,

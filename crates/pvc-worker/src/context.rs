@@ -215,9 +215,14 @@ impl Context {
     pub async fn record(&self) -> Result<bool, ChangeError<Infallible>> {
         let decide = |cluster: &Cluster| {
             let mut changes = Changes::new();
-            let held = cluster.jobs.get(&self.job).is_some_and(|job| self.holds(job));
+            let progress = self.progress();
+            let held = cluster.jobs.get(&self.job).is_some_and(|job| {
+                // Somebody may have ended it between the claim and the first record.
+                let was_ended = job.progress.state.is_over() && job.progress != progress;
+                self.holds(job) && !was_ended
+            });
             if held {
-                changes.push(Change::JobProgress(self.job.clone(), self.progress()));
+                changes.push(Change::JobProgress(self.job.clone(), progress));
                 changes.expect(Expect::JobClaim(self.job.clone()));
             }
             Ok((changes, held))

@@ -301,6 +301,8 @@ impl Worker {
                 found
             }
             Err(error) => {
+                // No worker can say that it is there meanwhile either.
+                self.awaited().unrecorded.clear();
                 tracing::debug!(%error, "it is not known whether the nodes of jobs that wait are \
                                          there; it will be looked at again");
                 Vec::new()
@@ -704,6 +706,11 @@ mod tests {
         assert_eq!(look().await, (true, 0), "nobody knows");
         connection.mend();
         assert_eq!(look().await, (true, 0), "its worker may be on its way");
+        connection.cut();
+        clock.sleep(GONE_AFTER).await;
+        assert_eq!(look().await, (true, 0));
+        connection.mend();
+        assert_eq!(look().await, (true, 0), "nor could its worker say that it is there");
         clock.sleep(GONE_AFTER).await;
         assert_eq!(look().await, (true, 1));
     }
@@ -726,6 +733,15 @@ mod tests {
         assert!(!is_gone(120, &hv1, &hv1), "it has a record");
         assert!(!is_gone(180, &hv1, &none));
         assert!(is_gone(240, &hv1, &none));
+    }
+
+    #[tokio::test]
+    async fn a_job_that_was_ended_between_its_claim_and_its_first_record_stays_ended() {
+        let (store, context, job, _claim) = job(JobProgress::pending()).await;
+        let ended = job.progress.clone().ended(JobState::Failed, "its node was removed", 1);
+        write(&store, Change::JobProgress(job.spec.id.clone(), ended.clone())).await;
+        assert!(!context.record().await.expect("the store answers"));
+        assert_eq!(store.view().jobs[&job.spec.id].progress, ended);
     }
 
     #[tokio::test]

@@ -366,7 +366,7 @@ fn what_the_agent_in_a_guest_says_is_shown_beside_the_address_of_its_lease() {
 fn whoever_starts_a_new_vm_is_shown_the_address_that_its_agent_says_or_where_to_look_for_it() {
     for (said, shown) in [
         (vec!["192.0.2.7"], "It has the address 192.0.2.7 (1001, by its agent).\n"),
-        (vec![], "`pvc vm info web1` shows its address when its agent says it.\n"),
+        (vec![], "hint: `pvc vm info web1` shows its address when its agent says it\n"),
     ] {
         let leases = with_leases();
         // The network has no DHCP of the cluster.
@@ -383,7 +383,7 @@ fn whoever_starts_a_new_vm_is_shown_the_address_that_its_agent_says_or_where_to_
         let line = ["-q", "vm", "create", "web1", "-i", "debian", "-n", "1001", "--start"];
         let made = User::of(&stub).run(&line);
         assert_eq!(code(&made), 0, "{made:?}");
-        assert!(out(&made).ends_with(shown), "{made:?}");
+        assert!(format!("{}{}", out(&made), err(&made)).ends_with(shown), "{made:?}");
     }
 }
 

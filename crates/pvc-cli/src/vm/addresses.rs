@@ -55,7 +55,7 @@ fn cards(vm: &Vm) -> impl Iterator<Item = (&str, &str)> {
     cards.filter_map(|card| Some((card.vni.as_str(), card.mac.as_deref()?)))
 }
 
-/// Addresses of a running VM are said once DHCP or the agent in its guest knows one. They are
+/// Says the addresses of a running VM once DHCP or the agent in its guest knows one. They are
 /// waited for if a network of it has DHCP: else nobody knows whether one will come.
 pub fn say(pvc: &mut Pvc, name: &str) -> Outcome {
     let vm = pvc.client()?.read_only(GetVmVm, [name], "VM")?.read()?;
@@ -71,7 +71,7 @@ pub fn say(pvc: &mut Pvc, name: &str) -> Outcome {
                 return Ok(());
             }
             Ok(_) if !has_dhcp => {
-                pvc.done(format!("`pvc vm info {name}` shows its address when its agent says it."));
+                pvc.hint(&format!("`pvc vm info {name}` shows its address when its agent says it"));
                 return Ok(());
             }
             Ok(_) if begun.elapsed() < BOOT => interrupt::pause(LOOK),

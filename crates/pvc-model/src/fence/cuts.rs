@@ -1,4 +1,4 @@
-//! The nodes whose power one fencer has cut, until the store knows more.
+//! The nodes whose power one fencer has cut, until nothing more can come of it.
 //!
 //! With such a node the store may have lost its quorum: of three coordinators one is dead for good,
 //! and of the second only the daemon hangs. Then nothing can be written of its death, and nobody
@@ -9,63 +9,81 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::is_power_due;
 use crate::NodeName;
 use crate::cluster::Cluster;
 use crate::node::DaemonState;
 use crate::vm::backoff::Backoff;
 
 /// Time that the store may be away after a cut until the node is switched on without it: servers
-/// that are left have elected another leader by then, and a BMC has done what it was told.
+/// that are left have elected another leader by then.
 const WITHOUT_STORE: Duration = Duration::from_secs(30);
 
-/// The nodes that this fencer has told a BMC to cut off, and of which no record says yet what
-/// became of it.
+/// Time after the end of a command to cut in which something may come of it: a BMC may take half a
+/// minute, and servers and session as long to notice that the quorum went with the node.
+pub(super) const MAY_COME_LATE: Duration = Duration::from_secs(90);
+
+/// Time after which a node that lived when the store was last heard is left alone: somebody may
+/// have switched it off since.
+const GIVE_UP: Duration = Duration::from_secs(600);
+
+/// The nodes that this fencer has told a BMC to cut off, and that may have to be switched on
+/// without the store.
 #[derive(Debug, Clone, Default)]
 pub struct Cuts(BTreeMap<NodeName, Cut>);
 
 #[derive(Debug, Clone)]
 struct Cut {
-    /// The node's stamp when its power was cut.
-    stamp: i32,
     at: Duration,
-    /// Failed attempts to switch it on again.
+    last: Last,
+    /// Attempts to switch it on again that have failed, or may have been too early.
     attempts: Backoff,
 }
 
+/// State of a node when the store was last heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Last {
+    Dead,
+    Alive,
+    /// It stops, or an operator has stopped it: its power is theirs.
+    Stopped,
+}
+
 impl Cuts {
-    /// The power of `node` was cut at `now`, or may have been, with `stamp` as its last sign of
-    /// life.
-    pub fn cut(&mut self, node: NodeName, stamp: i32, now: Duration) {
-        self.0.insert(node, Cut { stamp, at: now, attempts: Backoff::default() });
+    /// The power of `node` was cut at `now`, or may have been.
+    pub fn cut(&mut self, node: NodeName, now: Duration) {
+        let attempts = Backoff::default();
+        self.0.insert(node, Cut { at: now, last: Last::Dead, attempts });
     }
 
-    /// Forgets those of which the store says at `now` more than that they are taken for dead: their
-    /// fence goes on by what is recorded, or they live, and the cut is so long ago that nothing
-    /// comes of it any more.
+    /// Takes in what the store says at `now`. Forgets those that somebody has switched on since
+    /// their fence, or whose fence was another one, and those that live, if the cut is so long ago
+    /// that nothing comes of it any more.
     pub fn observe(&mut self, cluster: &Cluster, now: Duration) {
         self.0.retain(|name, cut| {
             let Some(node) = cluster.nodes.get(name) else { return false };
-            match node.daemon_state {
-                DaemonState::Dead if node.keepalives == cut.stamp => true,
-                DaemonState::Dead | DaemonState::Init | DaemonState::Run => {
-                    now < cut.at + WITHOUT_STORE
-                }
-                _ => false,
-            }
+            let (last, is_kept) = match node.daemon_state {
+                DaemonState::Dead => (Last::Dead, true),
+                DaemonState::Fenced => (Last::Dead, is_power_due(node)),
+                DaemonState::Shutdown | DaemonState::Stop => (Last::Stopped, cut.may_come(now)),
+                _ => (Last::Alive, cut.may_come(now)),
+            };
+            cut.last = last;
+            is_kept
         });
     }
 
     /// Nodes to be switched on at `now`, without a store that could be asked.
     pub fn due(&self, now: Duration) -> Vec<NodeName> {
-        let is_due =
-            |cut: &Cut| now >= cut.at + WITHOUT_STORE && cut.attempts.wait_until(now).is_none();
-        self.0.iter().filter(|(_, cut)| is_due(cut)).map(|(name, _)| name.clone()).collect()
+        self.0.iter().filter(|(_, cut)| cut.is_due(now)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// The node was switched on at `now`: for good if that was so long after the cut that nothing
-    /// comes of it any more.
+    /// The node was switched on at `now`: for good, if nothing comes of the cut any more.
     pub fn was_switched_on(&mut self, node: &NodeName, now: Duration) {
-        self.0.retain(|name, cut| name != node || now < cut.at + WITHOUT_STORE);
+        match self.0.get_mut(node) {
+            Some(cut) if cut.may_come(now) => cut.attempts.unreachable(now),
+            _ => drop(self.0.remove(node)),
+        }
     }
 
     /// The node could not be switched on.
@@ -73,5 +91,20 @@ impl Cuts {
         if let Some(cut) = self.0.get_mut(node) {
             cut.attempts.unreachable(now);
         }
+    }
+}
+
+impl Cut {
+    fn may_come(&self, now: Duration) -> bool {
+        now < self.at + MAY_COME_LATE
+    }
+
+    fn is_due(&self, now: Duration) -> bool {
+        let is_wanted = match self.last {
+            Last::Dead => true,
+            Last::Alive => now < self.at + GIVE_UP,
+            Last::Stopped => false,
+        };
+        is_wanted && now >= self.at + WITHOUT_STORE && self.attempts.wait_until(now).is_none()
     }
 }

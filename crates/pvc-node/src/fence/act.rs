@@ -46,6 +46,7 @@ pub(super) enum Ended {
     /// Answer of the BMC about the power, if there was any.
     Power(Option<bool>),
     CutOff,
+    /// A BMC was told to cut it off, and nobody has waited for what came of it.
     MayBeCutOff,
     NotCutOff,
     NotRecovered,
@@ -75,7 +76,8 @@ impl Actor {
         let record = self.shared.store.view().nodes.get(&node).cloned();
         match (&step, record) {
             (Step::CutPower { .. }, Some(record)) => {
-                self.not_cut_off(&record, &format!("cutting its power: {why}")).await
+                let why = format!("cutting its power: {why}");
+                may_be(self.not_cut_off(&record, &why).await)
             }
             _ => late(&step),
         }
@@ -204,12 +206,12 @@ impl Actor {
                 // Or it was all the same: one that was about to start would stay off.
                 return Ended::MayBeCutOff;
             }
-            () = lock.until_lost() => return Ended::Done,
+            () = lock.until_lost() => return Ended::MayBeCutOff,
             cut = self.shared.ports.power.cut(&bmc) => cut,
         };
         match cut {
             Ok(()) => Ended::CutOff,
-            Err(error) => self.not_cut_off(record, &error.to_string()).await,
+            Err(error) => may_be(self.not_cut_off(record, &error.to_string()).await),
         }
     }
 
@@ -540,6 +542,15 @@ pub(super) fn late(step: &Step) -> Ended {
         Step::Recover { .. } => Ended::NotRecovered,
         Step::PowerOn => Ended::NotSwitchedOn,
         Step::Suspect { .. } | Step::Prove { .. } => Ended::Done,
+    }
+}
+
+/// The end of a failed command to cut the power of a node: of one that lives meanwhile the power
+/// may be off all the same, or soon.
+fn may_be(ended: Ended) -> Ended {
+    match ended {
+        Ended::Done => Ended::MayBeCutOff,
+        ended => ended,
     }
 }
 

@@ -137,7 +137,10 @@ pub async fn resize_volume(
         let is_meant = notified.contains(&vm.name);
         if is_meant && !tell(store, clock, random, vm.uuid, volume, submitter).await? {
             notified.retain(|name| *name != vm.name);
-            unaware.push(vm.name.clone());
+            // Unless it is off or gone by now.
+            if runs_on(&store.view(), vm.uuid).is_some() {
+                unaware.push(vm.name.clone());
+            }
         }
     }
     Ok(Resized { from_bytes, to_bytes, notified, unaware })

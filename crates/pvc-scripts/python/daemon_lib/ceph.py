@@ -120,8 +120,7 @@ def format_bytes_fromhuman(size):
 def format_bytes_tohuman(size):
     """Returns a size of at most four digits with the smallest unit, rounded up: `11G`, `9216M`."""
     unit = 0
-    while size > 9999 and unit < len(UNITS) - 1:
-        size /= 1024
+    while size > 9999 * 1024**unit and unit < len(UNITS) - 1:
         unit += 1
-    return f"{math.ceil(size)}{UNITS[unit]}"
+    return f"{math.ceil(Fraction(size) / 1024**unit)}{UNITS[unit]}"
 

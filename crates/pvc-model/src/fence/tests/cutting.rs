@@ -272,7 +272,8 @@ fn a_recovery_that_does_not_work_out_switches_the_machine_on_and_goes_on() {
 fn one_that_lived_when_its_power_was_cut_is_not_proven_dead_by_that() {
     let mut fencer = with_dead_node();
     fencer.after(30);
-    fencer.history("hv2").may_be_cut_off();
+    let now = fencer.now;
+    fencer.history("hv2").may_be_cut_off(now);
     fencer.edit("hv2", |node| node.daemon_state = DaemonState::Run);
     assert_eq!(fencer.after(1), []);
     fencer.edit("hv2", |node| node.daemon_state = DaemonState::Dead);
@@ -290,15 +291,48 @@ fn a_node_that_starts_while_its_power_is_cut_is_switched_on_again() {
     fencer.history("hv2").could_not_switch_on(now);
     assert_eq!(fencer.steps_for("hv2"), None);
     assert_eq!(fencer.after(5), [(NodeName::new("hv2"), Step::PowerOn)], "it is tried again");
-    fencer.history("hv2").was_switched_on();
+    let now = fencer.now;
+    fencer.history("hv2").was_switched_on(now);
     assert_eq!(fencer.after(60), [], "a node that starts is nobody's concern");
+}
+
+#[test]
+fn a_node_that_may_have_been_switched_on_before_it_was_cut_off_is_switched_on_once_more() {
+    let mut fencer = with_dead_node();
+    fencer.after(30);
+    let begun = fencer.now;
+    fencer.history("hv2").may_be_cut_off(begun);
+    fencer.edit("hv2", |node| node.daemon_state = DaemonState::Init);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::PowerOn));
+    fencer.history("hv2").was_switched_on(begun);
+    assert_eq!(fencer.steps_for("hv2"), None);
+    // It stamps meanwhile, which says nothing of what comes.
+    fencer.edit("hv2", |node| node.keepalives = 8);
+    assert_eq!(fencer.after(5), [(NodeName::new("hv2"), Step::PowerOn)]);
+    fencer.history("hv2").was_switched_on(begun + Duration::from_secs(89));
+    assert_eq!(fencer.after(100), [(NodeName::new("hv2"), Step::PowerOn)]);
+    fencer.history("hv2").was_switched_on(begun + Duration::from_secs(90));
+    assert_eq!(fencer.after(60), [], "nothing comes of the cut any more");
+}
+
+#[test]
+fn a_node_that_runs_was_not_cut_off_whatever_may_come() {
+    let mut fencer = with_dead_node();
+    fencer.after(30);
+    let now = fencer.now;
+    fencer.history("hv2").may_be_cut_off(now);
+    for state in [DaemonState::Run, DaemonState::Init] {
+        fencer.edit("hv2", |node| node.daemon_state = state);
+        assert_eq!(fencer.after(1), []);
+    }
 }
 
 #[test]
 fn a_stamp_of_a_starting_node_does_not_say_that_its_power_stayed_on() {
     let mut fencer = with_dead_node();
     fencer.after(30);
-    fencer.history("hv2").may_be_cut_off();
+    let now = fencer.now;
+    fencer.history("hv2").may_be_cut_off(now);
     fencer.edit("hv2", |node| (node.daemon_state, node.keepalives) = (DaemonState::Init, 8));
     assert_eq!(fencer.after(1), [(NodeName::new("hv2"), Step::PowerOn)]);
 }
@@ -369,55 +403,81 @@ fn of_a_fenced_node_that_lives_nobody_says_that_it_is_to_be_switched_on() {
     assert_eq!(power(8, PowerAfter::Untouched), Some(PowerAfter::Untouched));
 }
 
-#[test]
-fn what_was_cut_off_is_switched_on_without_the_store_until_a_record_says_more() {
-    let (hv2, second) = (NodeName::new("hv2"), Duration::from_secs(1));
-    let due = |cuts: &Cuts, at: u32| cuts.due(at * second) == [hv2.clone()];
+/// Whether hv2, which was cut off at 100 s, is to be switched on at `at` seconds without the store.
+fn is_due(cuts: &Cuts, at: u64) -> bool {
+    let due = cuts.due(Duration::from_secs(at));
+    assert!(due.iter().all(|node| node.as_str() == "hv2"), "{due:?}");
+    !due.is_empty()
+}
+
+fn cut_at_100() -> Cuts {
     let mut cuts = Cuts::default();
-    cuts.cut(hv2.clone(), 7, 100 * second);
-    let silent = cluster([node("hv2", DaemonState::Dead)]);
-    cuts.observe(&silent, 101 * second);
-    assert_eq!(cuts.due(129 * second), []);
-    assert!(due(&cuts, 130));
-    cuts.could_not_switch_on(&hv2, 130 * second);
-    assert_eq!(cuts.due(130 * second), [], "its BMC is left alone for a moment");
-    assert!(due(&cuts, 131));
-    let mut switched_on = cuts.clone();
-    switched_on.was_switched_on(&hv2, 131 * second);
-    assert_eq!(switched_on.due(200 * second), []);
-    cuts.was_switched_on(&NodeName::new("hv3"), 131 * second);
-    cuts.observe(&silent, 131 * second);
-    assert!(due(&cuts, 200));
-    cuts.observe(&cluster([node("hv1", DaemonState::Run)]), 101 * second);
-    assert_eq!(cuts.due(200 * second), [], "its record is gone");
+    cuts.cut(NodeName::new("hv2"), Duration::from_secs(100));
+    cuts
 }
 
 #[test]
-fn a_cut_that_may_come_after_a_sign_of_life_is_remembered_as_long_as_it_may() {
+fn what_was_cut_off_is_switched_on_without_the_store_until_it_is_on_for_good() {
     let (hv2, second) = (NodeName::new("hv2"), Duration::from_secs(1));
-    let mut cuts = Cuts::default();
-    cuts.cut(hv2.clone(), 7, 100 * second);
-    let stamps = NodeRecord { keepalives: 8, ..node("hv2", DaemonState::Dead) };
-    let lives = [node("hv2", DaemonState::Init), node("hv2", DaemonState::Run), stamps];
-    for (node, at, is_due) in [
-        (&lives[0], 129, true),
-        (&lives[1], 129, true),
-        (&lives[2], 129, true),
-        (&lives[0], 130, false),
-        (&lives[1], 130, false),
-        (&lives[2], 130, false),
-        (&node("hv2", DaemonState::Fenced), 101, false),
-        (&node("hv2", DaemonState::Shutdown), 101, false),
+    let mut cuts = cut_at_100();
+    let silent = cluster([node("hv2", DaemonState::Dead)]);
+    cuts.observe(&silent, 101 * second);
+    assert!(!is_due(&cuts, 129));
+    assert!(is_due(&cuts, 130));
+    cuts.could_not_switch_on(&hv2, 130 * second);
+    assert!(!is_due(&cuts, 130), "its BMC is left alone for a moment");
+    assert!(is_due(&cuts, 131));
+    // Told so before a slow BMC has cut it off, perhaps.
+    cuts.was_switched_on(&hv2, 189 * second);
+    assert!(!is_due(&cuts, 189));
+    assert!(is_due(&cuts, 1000));
+    cuts.was_switched_on(&NodeName::new("hv3"), 1000 * second);
+    cuts.observe(&silent, 1000 * second);
+    assert!(is_due(&cuts, 1000));
+    let mut switched_on = cuts.clone();
+    switched_on.was_switched_on(&hv2, 190 * second);
+    assert!(!is_due(&switched_on, 1000));
+    cuts.observe(&cluster([node("hv1", DaemonState::Run)]), 101 * second);
+    assert!(!is_due(&cuts, 1000), "its record is gone");
+}
+
+#[test]
+fn a_cut_is_remembered_by_what_the_store_says_of_the_node() {
+    use DaemonState::{Dead, Fenced, Init, Run, Shutdown, Stop};
+    let second = Duration::from_secs(1);
+    let fenced = |power| {
+        let proven_at = Some(5);
+        let fence = FenceNote { stamp: Some(7), proven_at, power, ..FenceNote::default() };
+        NodeRecord { fence: Some(fence), ..node("hv2", Fenced) }
+    };
+    let stamps = NodeRecord { keepalives: 8, ..node("hv2", Dead) };
+    for (what, record, seen_at, due_at, is_wanted) in [
+        ("of a dead node, however long", node("hv2", Dead), 5000, 5000, true),
+        ("though it stamped in between", stamps, 5000, 5000, true),
+        ("as its fencer has not switched it on", fenced(PowerAfter::Due), 5000, 5000, true),
+        ("it was switched on", fenced(PowerAfter::SwitchedOn), 101, 130, false),
+        ("it was fenced by an operator's word", fenced(PowerAfter::Untouched), 101, 130, false),
+        ("it lives, and the cut may come", node("hv2", Init), 189, 699, true),
+        ("it lives, and the cut may come", node("hv2", Run), 189, 699, true),
+        ("it lives, and nothing came of it", node("hv2", Init), 190, 190, false),
+        ("it lives, and nothing came of it", node("hv2", Run), 190, 190, false),
+        ("who knows who has it by now", node("hv2", Run), 189, 700, false),
+        ("its operator has stopped it", node("hv2", Shutdown), 101, 130, false),
+        ("its operator has stopped it", node("hv2", Stop), 101, 130, false),
     ] {
-        let mut cuts = cuts.clone();
-        cuts.observe(&cluster([node.clone()]), at * second);
-        assert_eq!(!cuts.due(200 * second).is_empty(), is_due, "{} at {at}", node.daemon_state);
+        let mut cuts = cut_at_100();
+        let state = record.daemon_state.clone();
+        cuts.observe(&cluster([record]), seen_at * second);
+        assert_eq!(is_due(&cuts, due_at), is_wanted, "{state}: {what}");
     }
-    // It may have been told so before it was cut off.
-    cuts.was_switched_on(&hv2, 129 * second);
-    assert!(!cuts.due(130 * second).is_empty());
-    cuts.was_switched_on(&hv2, 130 * second);
-    assert_eq!(cuts.due(200 * second), []);
+    let mut restarted = cut_at_100();
+    for (state, at) in [(Stop, 120), (Init, 125)] {
+        restarted.observe(&cluster([node("hv2", state)]), at * second);
+    }
+    assert!(is_due(&restarted, 130));
+    restarted.observe(&cluster([node("hv2", Stop)]), 190 * second);
+    restarted.observe(&cluster([node("hv2", Init)]), 190 * second);
+    assert!(!is_due(&restarted, 190));
 }
 
 #[test]
