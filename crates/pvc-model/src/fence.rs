@@ -189,7 +189,7 @@ impl History {
         (self.may_be_off, self.late_until) = (true, now + MAY_COME_LATE);
     }
 
-    /// Notes that it has stamped since it was taken up.
+    /// Notes that it has stamped since it was taken up: what was tried before counts no more.
     fn has_stamped(&mut self) {
         let switching_on = std::mem::take(&mut self.switching_on);
         let History { may_be_off, late_until, .. } = *self;
@@ -203,6 +203,15 @@ impl History {
             true => self.switching_on.unreachable(now),
             false => self.may_be_off = false,
         }
+    }
+
+    /// Notes that this fencer has lost the lock. Returns whether it has to remember something all
+    /// the same: what is under way, or that the power may be off.
+    pub fn lost_lock(&mut self) -> bool {
+        if !self.busy {
+            self.has_stamped();
+        }
+        self.busy || self.may_be_off
     }
 
     /// Notes that its daemon says that it runs.
@@ -307,14 +316,18 @@ fn is_concern(view: &View<'_>, node: &NodeRecord, history: Option<&History>) -> 
     // What has begun goes on in maintenance, whoever began it: half a fence helps nobody.
     let has_begun =
         history.is_some_and(|history| history.taken_up.is_some()) || is_being_recovered(node);
-    if node.name == *view.me || (view.cluster.config.maintenance && !has_begun) {
+    if node.name == *view.me {
+        return false;
+    }
+    // It started again in the moment in which its power was cut: nobody else knows that it is off.
+    if node.daemon_state == DaemonState::Init && history.is_some_and(|history| history.may_be_off) {
+        return true;
+    }
+    if view.cluster.config.maintenance && !has_begun {
         return false;
     }
     let is_silent = view.sightings.silent(&node.name) >= suspicious;
     match node.daemon_state {
-        // It started again in the moment in which its power was cut: nobody else knows that it is
-        // off.
-        DaemonState::Init if history.is_some_and(|history| history.may_be_off) => true,
         DaemonState::Init | DaemonState::Run => node.owes_stamps() && is_silent,
         DaemonState::Dead => is_silent,
         DaemonState::Fenced => is_silent && (is_being_recovered(node) || is_power_due(node)),
@@ -357,10 +370,19 @@ pub fn is_recovering(cluster: &Cluster) -> bool {
     cluster.nodes.values().any(|node| is_being_recovered(node))
 }
 
+/// Whether the node has been silent for so long that it is taken for dead.
+fn is_suspect(view: &View<'_>, node: &NodeRecord) -> bool {
+    let silent = view.sightings.silent(&node.name);
+    node.owes_stamps()
+        && !view.cluster.config.maintenance
+        && view.rules.suspicious().is_some_and(|suspicious| silent >= suspicious)
+}
+
 fn decide(view: &View<'_>, node: &NodeRecord, history: &History) -> Option<Step> {
     let due = |backoff: &Backoff| backoff.wait_until(view.now).is_none();
     match node.daemon_state {
-        DaemonState::Init if history.may_be_off => {
+        // One that nobody can switch on, or that died since, is fenced as any other.
+        DaemonState::Init if history.may_be_off && !is_suspect(view, node) => {
             due(&history.switching_on).then_some(Step::PowerOn)
         }
         DaemonState::Init | DaemonState::Run => Some(Step::Suspect { stamp: node.keepalives }),

@@ -118,7 +118,7 @@ impl Fencer {
         let is_held = self.lock.as_ref().is_some_and(|lock| lock.certain());
         if !is_held && self.lock.take().is_some() {
             tracing::warn!("the fence lock was lost; whoever has it next goes on");
-            self.histories.retain(|_, history| history.busy);
+            self.histories.retain(|_, history| history.lost_lock());
         }
         if session.is_none() {
             return self

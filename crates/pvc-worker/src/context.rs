@@ -211,7 +211,8 @@ impl Context {
         }
     }
 
-    /// Records the progress if this worker still holds the job; `false` if it does not.
+    /// Records the progress if this worker still holds the job, and nobody has ended it before its
+    /// first record; `false` if not.
     pub async fn record(&self) -> Result<bool, ChangeError<Infallible>> {
         let decide = |cluster: &Cluster| {
             let mut changes = Changes::new();

@@ -742,6 +742,11 @@ mod tests {
         write(&store, Change::JobProgress(job.spec.id.clone(), ended.clone())).await;
         assert!(!context.record().await.expect("the store answers"));
         assert_eq!(store.view().jobs[&job.spec.id].progress, ended);
+        context.edit(|progress| *progress = ended);
+        assert!(
+            context.record().await.expect("the store answers"),
+            "its own end is recorded twice"
+        );
     }
 
     #[tokio::test]

@@ -16,7 +16,7 @@ use crate::node::DaemonState;
 use crate::vm::backoff::Backoff;
 
 /// Time that the store may be away after a cut until the node is switched on without it: servers
-/// that are left have elected another leader by then.
+/// that are left have elected another leader by then, and a connection that broke is made anew.
 const WITHOUT_STORE: Duration = Duration::from_secs(30);
 
 /// Time after the end of a command to cut in which something may come of it: a BMC may take half a
@@ -30,7 +30,11 @@ const GIVE_UP: Duration = Duration::from_secs(600);
 /// The nodes that this fencer has told a BMC to cut off, and that may have to be switched on
 /// without the store.
 #[derive(Debug, Clone, Default)]
-pub struct Cuts(BTreeMap<NodeName, Cut>);
+pub struct Cuts {
+    cuts: BTreeMap<NodeName, Cut>,
+    /// Time at which the store was last heard.
+    heard: Duration,
+}
 
 #[derive(Debug, Clone)]
 struct Cut {
@@ -45,7 +49,7 @@ struct Cut {
 enum Last {
     Dead,
     Alive,
-    /// It stops, or an operator has stopped it: its power is theirs.
+    /// It stops, an operator has stopped it, or the cluster is in maintenance: its power is theirs.
     Stopped,
 }
 
@@ -53,14 +57,15 @@ impl Cuts {
     /// The power of `node` was cut at `now`, or may have been.
     pub fn cut(&mut self, node: NodeName, now: Duration) {
         let attempts = Backoff::default();
-        self.0.insert(node, Cut { at: now, last: Last::Dead, attempts });
+        self.cuts.insert(node, Cut { at: now, last: Last::Dead, attempts });
     }
 
-    /// Takes in what the store says at `now`. Forgets those that somebody has switched on since
-    /// their fence, or whose fence was another one, and those that live, if the cut is so long ago
-    /// that nothing comes of it any more.
+    /// Takes in what the store says at `now`. Forgets those that a fencer has switched on since,
+    /// or an operator has said to be off, and those that live, if the cut is so long ago that
+    /// nothing comes of it any more.
     pub fn observe(&mut self, cluster: &Cluster, now: Duration) {
-        self.0.retain(|name, cut| {
+        self.heard = now;
+        self.cuts.retain(|name, cut| {
             let Some(node) = cluster.nodes.get(name) else { return false };
             let (last, is_kept) = match node.daemon_state {
                 DaemonState::Dead => (Last::Dead, true),
@@ -68,27 +73,29 @@ impl Cuts {
                 DaemonState::Shutdown | DaemonState::Stop => (Last::Stopped, cut.may_come(now)),
                 _ => (Last::Alive, cut.may_come(now)),
             };
-            cut.last = last;
+            cut.last = if cluster.config.maintenance { Last::Stopped } else { last };
             is_kept
         });
     }
 
     /// Nodes to be switched on at `now`, without a store that could be asked.
     pub fn due(&self, now: Duration) -> Vec<NodeName> {
-        self.0.iter().filter(|(_, cut)| cut.is_due(now)).map(|(name, _)| name.clone()).collect()
+        let is_away = |cut: &Cut| now >= cut.at.max(self.heard) + WITHOUT_STORE;
+        let due = self.cuts.iter().filter(|(_, cut)| is_away(cut) && cut.is_wanted(now));
+        due.map(|(name, _)| name.clone()).collect()
     }
 
     /// The node was switched on at `now`: for good, if nothing comes of the cut any more.
     pub fn was_switched_on(&mut self, node: &NodeName, now: Duration) {
-        match self.0.get_mut(node) {
+        match self.cuts.get_mut(node) {
             Some(cut) if cut.may_come(now) => cut.attempts.unreachable(now),
-            _ => drop(self.0.remove(node)),
+            _ => drop(self.cuts.remove(node)),
         }
     }
 
     /// The node could not be switched on.
     pub fn could_not_switch_on(&mut self, node: &NodeName, now: Duration) {
-        if let Some(cut) = self.0.get_mut(node) {
+        if let Some(cut) = self.cuts.get_mut(node) {
             cut.attempts.unreachable(now);
         }
     }
@@ -99,12 +106,12 @@ impl Cut {
         now < self.at + MAY_COME_LATE
     }
 
-    fn is_due(&self, now: Duration) -> bool {
-        let is_wanted = match self.last {
+    fn is_wanted(&self, now: Duration) -> bool {
+        let is_ours = match self.last {
             Last::Dead => true,
             Last::Alive => now < self.at + GIVE_UP,
             Last::Stopped => false,
         };
-        is_wanted && now >= self.at + WITHOUT_STORE && self.attempts.wait_until(now).is_none()
+        is_ours && self.attempts.wait_until(now).is_none()
     }
 }

@@ -443,7 +443,8 @@ impl Actor {
             return Ended::NotSwitchedOn;
         }
         if record.daemon_state == DaemonState::Init {
-            tracing::warn!(%node, "the node had started when its power was cut; it is switched on");
+            tracing::warn!(%node, "the power of the node may have been cut as it started; it is \
+                                   switched on");
             return Ended::SwitchedOn;
         }
         tracing::info!(%node, "the fenced node was switched on again");

@@ -321,10 +321,44 @@ fn a_node_that_runs_was_not_cut_off_whatever_may_come() {
     fencer.after(30);
     let now = fencer.now;
     fencer.history("hv2").may_be_cut_off(now);
-    for state in [DaemonState::Run, DaemonState::Init] {
-        fencer.edit("hv2", |node| node.daemon_state = state);
-        assert_eq!(fencer.after(1), []);
-    }
+    // Something is under way for it, so that it is remembered.
+    fencer.history("hv2").busy = true;
+    fencer.edit("hv2", |node| node.daemon_state = DaemonState::Run);
+    fencer.after(1);
+    fencer.history("hv2").busy = false;
+    fencer.edit("hv2", |node| node.daemon_state = DaemonState::Init);
+    assert_eq!(fencer.after(1), []);
+}
+
+#[test]
+fn a_node_that_cannot_be_switched_on_is_fenced_when_it_is_silent() {
+    let mut fencer = with_dead_node();
+    fencer.after(30);
+    fencer.cluster.nodes.insert("hv2".into(), Arc::new(our_node("hv2", DaemonState::Init)));
+    let now = fencer.now;
+    fencer.history("hv2").may_be_cut_off(now);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::Suspect { stamp: 7 }));
+    fencer.cluster.config.maintenance = true;
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::PowerOn));
+    fencer.cluster.config.maintenance = false;
+    fencer.edit("hv2", |node| node.keepalives = 8);
+    assert_eq!(fencer.after(1), [(NodeName::new("hv2"), Step::PowerOn)]);
+    assert_eq!(fencer.after(28), [(NodeName::new("hv2"), Step::PowerOn)]);
+    assert_eq!(fencer.after(2), [(NodeName::new("hv2"), Step::Suspect { stamp: 8 })]);
+}
+
+#[test]
+fn whoever_loses_the_lock_remembers_what_is_under_way_and_whose_power_may_be_off() {
+    let mut history = History::default();
+    history.could_not_be_cut_off(Duration::ZERO);
+    assert!(!history.lost_lock());
+    assert_eq!(history.failed_attempts(), 0);
+    history.may_be_cut_off(Duration::ZERO);
+    assert!(history.lost_lock());
+    let mut busy = History { busy: true, ..History::default() };
+    busy.could_not_be_cut_off(Duration::ZERO);
+    assert!(busy.lost_lock());
+    assert_eq!(busy.failed_attempts(), 1);
 }
 
 #[test]
@@ -420,19 +454,20 @@ fn cut_at_100() -> Cuts {
 fn what_was_cut_off_is_switched_on_without_the_store_until_it_is_on_for_good() {
     let (hv2, second) = (NodeName::new("hv2"), Duration::from_secs(1));
     let mut cuts = cut_at_100();
-    let silent = cluster([node("hv2", DaemonState::Dead)]);
-    cuts.observe(&silent, 101 * second);
     assert!(!is_due(&cuts, 129));
     assert!(is_due(&cuts, 130));
-    cuts.could_not_switch_on(&hv2, 130 * second);
-    assert!(!is_due(&cuts, 130), "its BMC is left alone for a moment");
+    let silent = cluster([node("hv2", DaemonState::Dead)]);
+    cuts.observe(&silent, 101 * second);
+    assert!(!is_due(&cuts, 130), "the store was there a moment ago");
     assert!(is_due(&cuts, 131));
+    cuts.could_not_switch_on(&hv2, 131 * second);
+    assert!(!is_due(&cuts, 131), "its BMC is left alone for a moment");
+    assert!(is_due(&cuts, 132));
     // Told so before a slow BMC has cut it off, perhaps.
     cuts.was_switched_on(&hv2, 189 * second);
     assert!(!is_due(&cuts, 189));
     assert!(is_due(&cuts, 1000));
     cuts.was_switched_on(&NodeName::new("hv3"), 1000 * second);
-    cuts.observe(&silent, 1000 * second);
     assert!(is_due(&cuts, 1000));
     let mut switched_on = cuts.clone();
     switched_on.was_switched_on(&hv2, 190 * second);
@@ -452,21 +487,26 @@ fn a_cut_is_remembered_by_what_the_store_says_of_the_node() {
     };
     let stamps = NodeRecord { keepalives: 8, ..node("hv2", Dead) };
     for (what, record, seen_at, due_at, is_wanted) in [
-        ("of a dead node, however long", node("hv2", Dead), 5000, 5000, true),
-        ("though it stamped in between", stamps, 5000, 5000, true),
-        ("as its fencer has not switched it on", fenced(PowerAfter::Due), 5000, 5000, true),
-        ("it was switched on", fenced(PowerAfter::SwitchedOn), 101, 130, false),
-        ("it was fenced by an operator's word", fenced(PowerAfter::Untouched), 101, 130, false),
+        ("it is dead, however long", node("hv2", Dead), 5000, 5030, true),
+        ("it stamped in between", stamps, 5000, 5030, true),
+        ("its fencer has not switched it on", fenced(PowerAfter::Due), 5000, 5030, true),
+        ("it was switched on", fenced(PowerAfter::SwitchedOn), 101, 131, false),
+        ("it was fenced by an operator's word", fenced(PowerAfter::Untouched), 101, 131, false),
         ("it lives, and the cut may come", node("hv2", Init), 189, 699, true),
         ("it lives, and the cut may come", node("hv2", Run), 189, 699, true),
-        ("it lives, and nothing came of it", node("hv2", Init), 190, 190, false),
-        ("it lives, and nothing came of it", node("hv2", Run), 190, 190, false),
+        ("it lives, and nothing came of it", node("hv2", Init), 190, 220, false),
+        ("it lives, and nothing came of it", node("hv2", Run), 190, 220, false),
         ("who knows who has it by now", node("hv2", Run), 189, 700, false),
-        ("its operator has stopped it", node("hv2", Shutdown), 101, 130, false),
-        ("its operator has stopped it", node("hv2", Stop), 101, 130, false),
+        ("its operator has stopped it", node("hv2", Shutdown), 101, 131, false),
+        ("its operator has stopped it", node("hv2", Stop), 101, 131, false),
     ] {
-        let mut cuts = cut_at_100();
         let state = record.daemon_state.clone();
+        let mut in_maintenance = cluster([record.clone()]);
+        in_maintenance.config.maintenance = true;
+        let mut cuts = cut_at_100();
+        cuts.observe(&in_maintenance, seen_at * second);
+        assert!(!is_due(&cuts, due_at), "{state}: {what}, in maintenance");
+        let mut cuts = cut_at_100();
         cuts.observe(&cluster([record]), seen_at * second);
         assert_eq!(is_due(&cuts, due_at), is_wanted, "{state}: {what}");
     }
@@ -474,10 +514,10 @@ fn a_cut_is_remembered_by_what_the_store_says_of_the_node() {
     for (state, at) in [(Stop, 120), (Init, 125)] {
         restarted.observe(&cluster([node("hv2", state)]), at * second);
     }
-    assert!(is_due(&restarted, 130));
+    assert!(is_due(&restarted, 155));
     restarted.observe(&cluster([node("hv2", Stop)]), 190 * second);
     restarted.observe(&cluster([node("hv2", Init)]), 190 * second);
-    assert!(!is_due(&restarted, 190));
+    assert!(!is_due(&restarted, 220));
 }
 
 #[test]
