@@ -32,8 +32,8 @@ const GIVE_UP: Duration = Duration::from_secs(600);
 #[derive(Debug, Clone, Default)]
 pub struct Cuts {
     cuts: BTreeMap<NodeName, Cut>,
-    /// Time at which the store was last heard.
-    heard: Duration,
+    /// Time of the last answer of the store.
+    last_contact: Duration,
 }
 
 #[derive(Debug, Clone)]
@@ -49,7 +49,7 @@ struct Cut {
 enum Last {
     Dead,
     Alive,
-    /// It stops, an operator has stopped it, or the cluster is in maintenance: its power is theirs.
+    /// Power is the operator's: the node stops, was stopped, or the cluster is in maintenance.
     Stopped,
 }
 
@@ -64,7 +64,7 @@ impl Cuts {
     /// or an operator has said to be off, and those that live, if the cut is so long ago that
     /// nothing comes of it any more.
     pub fn observe(&mut self, cluster: &Cluster, now: Duration) {
-        self.heard = now;
+        self.last_contact = now;
         self.cuts.retain(|name, cut| {
             let Some(node) = cluster.nodes.get(name) else { return false };
             let (last, is_kept) = match node.daemon_state {
@@ -80,7 +80,7 @@ impl Cuts {
 
     /// Nodes to be switched on at `now`, without a store that could be asked.
     pub fn due(&self, now: Duration) -> Vec<NodeName> {
-        let is_away = |cut: &Cut| now >= cut.at.max(self.heard) + WITHOUT_STORE;
+        let is_away = |cut: &Cut| now >= cut.at.max(self.last_contact) + WITHOUT_STORE;
         let due = self.cuts.iter().filter(|(_, cut)| is_away(cut) && cut.is_wanted(now));
         due.map(|(name, _)| name.clone()).collect()
     }
