@@ -95,7 +95,7 @@ async fn tasks_about_a_vm_on_a_node_without_a_record_are_refused_until_it_is_mov
     assert_eq!((flushing.to_string(), attaching.to_string()), (why.to_owned(), why.to_owned()));
     assert_eq!((flushing.kind(), attaching.kind()), (Kind::Conflict, Kind::Conflict));
     let hint = flushing.hint().unwrap();
-    assert!(hint.starts_with("`pvc vm move web1` assigns another"), "{hint}");
+    assert!(hint.ends_with("then `pvc vm move web1` assigns another"), "{hint}");
     assert!(store.view().jobs.is_empty());
     vm::move_vm(store, "web1", &moving(Movement::Move, Some("hv2"))).await.unwrap();
     assert_eq!(flush().await.unwrap().node.as_str(), "hv2");
