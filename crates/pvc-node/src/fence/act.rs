@@ -94,9 +94,8 @@ impl Actor {
             Some(Ok(())) => {
                 tracing::warn!(
                     %node,
-                    "the store has not answered since the power of this node was cut; it is \
-                     switched on again, in case \
-                     that its server is needed"
+                    "the store does not answer, and the power of this node was cut before; it is \
+                     switched on again, in case that its server is needed"
                 );
                 Ended::SwitchedOn
             }

@@ -268,12 +268,18 @@ fn a_recovery_that_does_not_work_out_switches_the_machine_on_and_goes_on() {
     assert_eq!(fencer.steps_for("hv2"), Some(Step::Recover { may_wait: true }));
 }
 
-#[test]
-fn one_that_lived_when_its_power_was_cut_is_not_proven_dead_by_that() {
+/// `hv2` was taken for dead, and nobody has waited for the end of the command to cut it off.
+fn with_node_that_may_be_cut_off() -> Fencer {
     let mut fencer = with_dead_node();
     fencer.after(30);
     let now = fencer.now;
     fencer.history("hv2").may_be_cut_off(now);
+    fencer
+}
+
+#[test]
+fn one_that_lived_when_its_power_was_cut_is_not_proven_dead_by_that() {
+    let mut fencer = with_node_that_may_be_cut_off();
     fencer.edit("hv2", |node| node.daemon_state = DaemonState::Run);
     assert_eq!(fencer.after(1), []);
     fencer.edit("hv2", |node| node.daemon_state = DaemonState::Dead);
@@ -298,10 +304,8 @@ fn a_node_that_starts_while_its_power_is_cut_is_switched_on_again() {
 
 #[test]
 fn a_node_that_may_have_been_switched_on_before_it_was_cut_off_is_switched_on_once_more() {
-    let mut fencer = with_dead_node();
-    fencer.after(30);
+    let mut fencer = with_node_that_may_be_cut_off();
     let begun = fencer.now;
-    fencer.history("hv2").may_be_cut_off(begun);
     fencer.edit("hv2", |node| node.daemon_state = DaemonState::Init);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::PowerOn));
     fencer.history("hv2").was_switched_on(begun);
@@ -317,10 +321,7 @@ fn a_node_that_may_have_been_switched_on_before_it_was_cut_off_is_switched_on_on
 
 #[test]
 fn a_node_that_runs_was_not_cut_off_whatever_may_come() {
-    let mut fencer = with_dead_node();
-    fencer.after(30);
-    let now = fencer.now;
-    fencer.history("hv2").may_be_cut_off(now);
+    let mut fencer = with_node_that_may_be_cut_off();
     // Something is under way for it, so that it is remembered.
     fencer.history("hv2").busy = true;
     fencer.edit("hv2", |node| node.daemon_state = DaemonState::Run);
@@ -332,11 +333,8 @@ fn a_node_that_runs_was_not_cut_off_whatever_may_come() {
 
 #[test]
 fn a_node_that_cannot_be_switched_on_is_fenced_when_it_is_silent() {
-    let mut fencer = with_dead_node();
-    fencer.after(30);
+    let mut fencer = with_node_that_may_be_cut_off();
     fencer.cluster.nodes.insert("hv2".into(), Arc::new(our_node("hv2", DaemonState::Init)));
-    let now = fencer.now;
-    fencer.history("hv2").may_be_cut_off(now);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::Suspect { stamp: 7 }));
     fencer.cluster.config.maintenance = true;
     assert_eq!(fencer.steps_for("hv2"), Some(Step::PowerOn));
@@ -363,10 +361,7 @@ fn whoever_loses_the_lock_remembers_what_is_under_way_and_whose_power_may_be_off
 
 #[test]
 fn a_stamp_of_a_starting_node_does_not_say_that_its_power_stayed_on() {
-    let mut fencer = with_dead_node();
-    fencer.after(30);
-    let now = fencer.now;
-    fencer.history("hv2").may_be_cut_off(now);
+    let mut fencer = with_node_that_may_be_cut_off();
     fencer.edit("hv2", |node| (node.daemon_state, node.keepalives) = (DaemonState::Init, 8));
     assert_eq!(fencer.after(1), [(NodeName::new("hv2"), Step::PowerOn)]);
 }
