@@ -210,9 +210,7 @@ impl Machine {
             self.spawn(role);
         }
         if self.settings.cluster {
-            eventually("ready is the API", 60, || {
-                self.sign_of_life(|api| api.get("/").status == 200)
-            });
+            eventually("ready is the API", 60, || self.answer_to("/"));
             if self.api.get("/node").status != 200
                 || self.api.get("/node").json().as_array().is_none_or(Vec::is_empty)
             {
@@ -224,14 +222,14 @@ impl Machine {
 
     /// Waits until the API answers and the node says that it runs, having stamped so just now.
     pub fn wait_until_running(&mut self) {
-        let node = self.node.clone();
+        let path = format!("/node/{}", self.node);
         let mut stamps = BTreeSet::new();
         eventually("running is the node", 60, || {
-            self.sign_of_life(|api| {
-                let answer = api.get(&format!("/node/{node}"));
-                answer.status == 200 && answer.json()[0]["daemon_state"] == "run"
-            })?;
-            stamps.insert(self.stamp());
+            if self.answer_to(&path)?.json()[0]["daemon_state"] != "run" {
+                return Err(self.said());
+            }
+            let backup = self.answer_to("/backup")?;
+            stamps.extend(self.stamp_in(&backup));
             if stamps.len() > 1 {
                 Ok(())
             } else {
@@ -249,10 +247,14 @@ impl Machine {
         }
     }
 
-    fn sign_of_life(&mut self, is_alive: impl Fn(&Api) -> bool) -> Result<(), String> {
+    /// Asks the API, which need not answer yet, or for a moment: a daemon that executes itself anew
+    /// refuses what comes meanwhile.
+    fn answer_to(&mut self, path: &str) -> Result<Answer, String> {
         self.all_daemons_run();
-        let connected = std::net::TcpStream::connect(("127.0.0.1", self.api.port)).is_ok();
-        if connected && is_alive(&self.api) { Ok(()) } else { Err(self.said()) }
+        match self.api.try_call("GET", path, &[], &[]) {
+            Ok(answer) if answer.status == 200 => Ok(answer),
+            Ok(_) | Err(_) => Err(self.said()),
+        }
     }
 
     /// Starts the daemon of one role, and waits for nothing.
@@ -563,8 +565,12 @@ impl Machine {
     /// The node's latest keepalive, as far as the API tells.
     pub fn stamp(&self) -> String {
         let backup = self.api.get("/backup");
-        let records = if backup.status == 200 { records(&backup) } else { BTreeMap::new() };
-        records.get(&format!("/nodes/{}/keepalive", self.node)).cloned().unwrap_or_default()
+        let stamp = if backup.status == 200 { self.stamp_in(&backup) } else { None };
+        stamp.unwrap_or_default()
+    }
+
+    fn stamp_in(&self, backup: &Answer) -> Option<String> {
+        records(backup).remove(&format!("/nodes/{}/keepalive", self.node))
     }
 
     /// Calls `look` until it succeeds, and returns how many keepalives the node wrote meanwhile.
