@@ -15,6 +15,11 @@ for file in "$dir"/pids/*; do
     pid=${file##*/}
     [[ $(readlink "/proc/$pid/exe" 2>/dev/null) == */pvc* ]] && kill -KILL "$pid" 2>/dev/null
 done
+# A daemon that is killed leaves what it supervised to the next one: here there is none.
+for process in /proc/[0-9]*; do
+    [[ $(readlink "$process/exe" 2>/dev/null) == */dnsmasq ]] || continue
+    tr '\0' '\n' <"$process/cmdline" 2>/dev/null | grep -qF -- "$dir/" && kill -KILL "${process##*/}"
+done
 [[ -d $dir/lv ]] && "$libvirt" purge "$dir/lv" >/dev/null 2>&1
 while read -r _ place _; do
     [[ $place == "$dir"/* ]] && umount -l "$place"
@@ -70,4 +75,35 @@ fn number() -> u32 {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn what_a_killed_daemon_supervised_ends_with_the_test_and_nothing_of_others_does() {
+        let dnsmasq = |dir: &Path| {
+            Command::new("dnsmasq")
+                .args(["--keep-in-foreground", "--port=0", "--conf-file=/dev/null"])
+                .arg(format!("--pid-file={}", dir.join("dnsmasq.pid").display()))
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("dnsmasq is installed")
+        };
+        let (keeper, other) = (Keeper::start(), Keeper::start());
+        let mut ended = dnsmasq(keeper.dir());
+        let mut of_others = dnsmasq(other.dir());
+        crate::eventually("both run", 10, || {
+            let run = [&keeper, &other].map(|keeper| keeper.dir().join("dnsmasq.pid").exists());
+            if run == [true, true] { Ok(()) } else { Err(format!("{run:?}")) }
+        });
+        drop(keeper);
+        assert_eq!(ended.wait().expect("it is our child").signal(), Some(9));
+        assert_eq!(of_others.try_wait().expect("it is our child"), None);
+        drop(other);
+        assert_eq!(of_others.wait().expect("it is our child").signal(), Some(9));
+    }
 }
