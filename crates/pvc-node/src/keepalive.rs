@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::node::{DaemonState, DomainState, NodeFigures};
+use pvc_model::node::{DaemonState, DomainState, NodeFigures, NodeRecord};
 use pvc_model::with_causes;
 use pvc_store::{ChangeError, Changes, NodeChange, Report};
 use tokio_util::sync::CancellationToken;
@@ -150,6 +150,11 @@ pub(crate) async fn report(shared: Arc<Shared>, shutdown: CancellationToken) {
     }
 }
 
+/// Whether the record says that the daemon runs, or is on its way out.
+fn says_run(record: &NodeRecord) -> bool {
+    matches!(record.daemon_state, DaemonState::Run | DaemonState::Shutdown)
+}
+
 struct Reporter {
     shared: Arc<Shared>,
     sample: Option<Sample>,
@@ -174,15 +179,24 @@ impl Reporter {
         if view.nodes.get(shared.name()).is_none_or(|own| own.daemon_state.as_str().is_empty()) {
             return self.register_again(&view).await;
         }
-        // Before the record says `run`: whoever places a VM here counts what runs here already.
         let figures = shared.figures(&view, &shared.guests.borrow());
         let counted = figures.map(|figures| Report::Figures(shared.name().clone(), figures));
-        let mut written = shared.store.report(counted.into_iter().collect()).await;
+        let mut reports: Vec<Report> = counted.into_iter().collect();
+        // One write where the record says `run`. Before it does, the figures come first, as whoever
+        // places a VM here counts what runs here already, and the rest after it, as a large report
+        // may take long.
+        let is_run = view.nodes.get(shared.name()).is_some_and(|own| says_run(own));
+        if is_run {
+            reports.extend(self.reports(&view));
+        }
+        let mut written = shared.store.report(reports).await;
         if written.is_ok() {
             if let Err(error) = self.say_run().await {
                 tracing::warn!(error, "the node's state could not be written");
             }
-            written = shared.store.report(self.reports(&view)).await;
+            if !is_run {
+                written = shared.store.report(self.reports(&view)).await;
+            }
         }
         if let Err(error) = &written {
             tracing::warn!(
@@ -309,8 +323,7 @@ impl Reporter {
                         guests.passes >= enough && guests.foreign == 0
                     }
                 };
-            let says_so = matches!(record.daemon_state, DaemonState::Run | DaemonState::Shutdown);
-            if !says_so && knows_its_guests {
+            if !says_run(record) && knows_its_guests {
                 changes.node(name, NodeChange::Daemon(DaemonState::Run));
                 // Its VMs that were not recovered are its own again; `ready` is for an operator to
                 // say.

@@ -35,6 +35,38 @@ async fn a_ceph_that_never_answers_does_not_delay_the_keepalive() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_node_that_runs_reports_of_itself_and_of_its_guests_is_one_write() {
+    let world = world().await;
+    let vm = world.define(1, VmState::Start).await;
+    let _daemon = world.running().await;
+    world.until_runs(vm).await;
+    world.hypervisor.set_busy();
+    let transaction = async |path: &str| {
+        let entry = pvc_ports::Tree::get(&world.tree, path).await.unwrap();
+        entry.map(|entry| entry.stat.mzxid)
+    };
+    let mut before = None;
+    let mut reports = 0;
+    for round in 1..=12 {
+        world.host.set_load(HostLoad {
+            memory_total_mib: 16384,
+            memory_used_mib: 4096,
+            memory_free_mib: 12288,
+            load: f64::from(round),
+        });
+        world.pass(5).await;
+        let of_node = transaction("/nodes/hv1/cpuload").await;
+        let of_guest = transaction(&format!("/domains/{vm}/stats")).await;
+        if before.is_some() && of_guest != before {
+            assert_eq!(of_guest, of_node, "the figures of a pass are two writes");
+            reports += 1;
+        }
+        before = of_guest;
+    }
+    assert!(reports > 2, "the guest's figures were written {reports} times");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_wall_clock_that_jumps_does_not_stop_the_stamps() {
     let world = world().await;
     let _daemon = world.running().await;
