@@ -21,6 +21,12 @@ pub const PORT: u16 = 8008;
 /// Time that a question may take.
 const ASK: Duration = Duration::from_secs(4);
 
+/// Time that the leader may take when it is asked only whether a copy follows it.
+const ASK_LEADER: Duration = Duration::from_secs(1);
+
+/// State of a member that [`is_ahead`], in place of Patroni's `running`.
+const AHEAD: &str = "ahead of the leader";
+
 /// Time that a switch may take: Patroni answers when the new leader leads.
 const SWITCH: Duration = Duration::from_secs(25);
 
@@ -108,41 +114,69 @@ impl Patroni {
         read_answer(self.ask(format!("{}/cluster", self.url), None, ASK).await?)
     }
 
-    /// The history that the member's database is in, as it says itself: what the cluster knows of
-    /// it may be old.
-    async fn timeline(
+    /// Answer of the member's own Patroni about its database within `limit`: what the cluster knows
+    /// of it may be old.
+    async fn report_of(
         &self,
         cluster: &Value,
         member: &str,
-    ) -> Result<Option<i64>, DatabaseClusterError> {
-        let Some(address) = address_of(cluster, member) else { return Ok(None) };
-        Ok(read_answer(self.ask(address.to_owned(), None, ASK).await?)?["timeline"].as_i64())
+        limit: Duration,
+    ) -> Result<Value, DatabaseClusterError> {
+        let Some(address) = address_of(cluster, member) else { return Ok(Value::Null) };
+        read_answer(self.ask(address.to_owned(), None, limit).await?)
     }
 
-    /// Refuses a candidate that has not followed the leader's own promotion yet. Patroni would
-    /// promote it, and both would have written a history of the same number: what the old leader
-    /// wrote is lost, and it never follows again. Two hand-overs within a second are enough for
-    /// that (Patroni 3.0.2, PostgreSQL 15).
+    /// Refuses a candidate that is not in the leader's history: one that has not followed the
+    /// leader's own promotion yet, or that is [ahead](is_ahead) of it. Patroni would promote it,
+    /// and what the old leader wrote is lost. Two hand-overs within a second are enough for the
+    /// first, a leader that loses power while it is promoted for the second (Patroni 3.0.2,
+    /// PostgreSQL 15).
     async fn must_follow(
         &self,
         cluster: &Value,
         leader: &str,
         candidate: &str,
     ) -> Result<(), DatabaseClusterError> {
-        let wanted = self.timeline(cluster, leader).await?;
-        let had = self.timeline(cluster, candidate).await?;
-        match (had, wanted) {
-            (Some(had), Some(wanted)) if had != wanted => {
-                let why = format!(
-                    "the copy on `{candidate}` is in timeline {had} and does not follow `{leader}` \
-                     into \
-                     timeline {wanted} yet"
-                );
-                Err(DatabaseClusterError::Refused { why })
-            }
-            _ => Ok(()),
-        }
+        let copy = self.report_of(cluster, candidate, ASK).await?;
+        let leads = self.report_of(cluster, leader, ASK).await?;
+        let why = match (copy["timeline"].as_i64(), leads["timeline"].as_i64()) {
+            (Some(had), Some(wanted)) if had != wanted => format!(
+                "the copy on `{candidate}` is in timeline {had} and does not follow `{leader}` \
+                 into timeline {wanted} yet"
+            ),
+            _ if is_ahead(&copy, &leads) => format!(
+                "the copy on `{candidate}` holds what `{leader}` never wrote; `patronictl reinit` \
+                 makes it anew"
+            ),
+            _ => return Ok(()),
+        };
+        Err(DatabaseClusterError::Refused { why })
     }
+
+    /// Whether the copy of `member`, which has reported `own`, is ahead of the leader. A leader
+    /// that does not answer in [`ASK_LEADER`] says nothing about it.
+    async fn has_parted(&self, cluster: &Value, member: &str, own: &Value) -> bool {
+        let Some(leader) = leader_of(cluster).filter(|leader| *leader != member) else {
+            return false;
+        };
+        let asked = self.report_of(cluster, leader, ASK_LEADER).await;
+        asked.is_ok_and(|leads| is_ahead(own, &leads))
+    }
+}
+
+/// Whether the database that reported `copy` holds more than the leader, which reported `leads`
+/// later, has written in the same timeline: two members were promoted to it, one of which lost
+/// power before the other knew. The number of the timeline is the same, `pg_rewind` finds nothing
+/// to do, and the copy waits until the leader has come as far, and stops at the first record that
+/// does not fit.
+fn is_ahead(copy: &Value, leads: &Value) -> bool {
+    if copy["timeline"].as_i64() != leads["timeline"].as_i64() {
+        return false;
+    }
+    // A leader has `location` alone, any other the two others.
+    let position = |report: &Value, name: &str| report["xlog"][name].as_u64();
+    let had = position(copy, "received_location").max(position(copy, "replayed_location"));
+    had.zip(position(leads, "location")).is_some_and(|(had, written)| had > written)
 }
 
 /// Reads an answer.
@@ -164,12 +198,15 @@ impl DatabaseCluster for Patroni {
     async fn member(&self, node: &NodeName) -> Result<Member, DatabaseClusterError> {
         let own = read_answer(self.ask(format!("{}/patroni", self.url), None, ASK).await?)?;
         // One that has lost ZooKeeper may still answer for itself, and for nobody else.
-        let cluster = self.cluster().await.ok();
-        Ok(Member {
-            leads: leads(&own),
-            state: cluster.and_then(|cluster| state_of(&cluster, node.as_str())),
-            last_contact: own["dcs_last_seen"].as_u64().map(Duration::from_secs),
-        })
+        let state = match self.cluster().await {
+            Ok(cluster) if self.has_parted(&cluster, node.as_str(), &own).await => {
+                Some(AHEAD.to_owned())
+            }
+            Ok(cluster) => state_of(&cluster, node.as_str()),
+            Err(_) => None,
+        };
+        let last_contact = own["dcs_last_seen"].as_u64().map(Duration::from_secs);
+        Ok(Member { leads: leads(&own), state, last_contact })
     }
 
     async fn switch_to(&self, node: &NodeName) -> Result<(), DatabaseClusterError> {

@@ -24,6 +24,8 @@ struct Members {
     lags: bool,
     /// The timelines of `hv1` and `hv2`.
     timelines: [Value; 2],
+    /// Their positions in it, in bytes.
+    positions: [u64; 2],
 }
 
 type Cluster = Arc<Mutex<Members>>;
@@ -55,9 +57,9 @@ async fn members(State(cluster): State<Cluster>, port: u16) -> Json<Value> {
 
 /// Answers as the Patroni of `hv2` does about itself.
 async fn own(State(cluster): State<Cluster>) -> Json<Value> {
-    let role =
-        if cluster.lock().unwrap().leader.as_deref() == Some("hv2") { "master" } else { "replica" };
-    Json(json!({ "state": "running", "role": role, "dcs_last_seen": 1_700_000_000 }))
+    let mut report = report(&cluster.lock().unwrap(), "hv2");
+    report["dcs_last_seen"] = json!(1_700_000_000);
+    Json(report)
 }
 
 #[tokio::test]
@@ -72,8 +74,22 @@ async fn a_member_is_reported_as_its_own_patroni_and_the_cluster_see_it() {
 }
 
 async fn member(State(cluster): State<Cluster>, Path(name): Path<String>) -> Json<Value> {
-    let timelines = cluster.lock().unwrap().timelines.clone();
-    Json(json!({ "state": "running", "timeline": timelines[usize::from(name == "hv2")] }))
+    Json(report(&cluster.lock().unwrap(), &name))
+}
+
+/// Report of a member's Patroni, as that of Patroni 3.0.2 with PostgreSQL 15 names things.
+fn report(cluster: &Members, name: &str) -> Value {
+    let index = usize::from(name == "hv2");
+    let position = cluster.positions[index];
+    let (role, xlog) = match cluster.leader.as_deref() == Some(name) {
+        true => ("master", json!({ "location": position })),
+        false => {
+            ("replica", json!({ "received_location": position, "replayed_location": position }))
+        }
+    };
+    json!({
+        "state": "running", "role": role, "xlog": xlog, "timeline": cluster.timelines[index]
+    })
 }
 
 async fn switchover(
@@ -96,7 +112,8 @@ async fn switchover(
 
 fn cluster(leader: Option<&str>, lags: bool) -> Cluster {
     let timelines = [json!(7), json!(7)];
-    Arc::new(Mutex::new(Members { leader: leader.map(str::to_owned), lags, timelines }))
+    let leader = leader.map(str::to_owned);
+    Arc::new(Mutex::new(Members { leader, lags, timelines, positions: [4096, 4096] }))
 }
 
 #[tokio::test]
@@ -106,8 +123,7 @@ async fn a_copy_that_has_not_followed_the_leader_yet_does_not_become_the_leader(
     let patroni = serve(cluster.clone()).await;
     let error = patroni.switch_to(&NodeName::new("hv2")).await.unwrap_err();
     let expected = "the database's leader was not changed: the copy on `hv2` is in timeline 6 and \
-                    does not \
-                    follow `hv1` into timeline 7 yet";
+                    does not follow `hv1` into timeline 7 yet";
     assert_eq!(error.to_string(), expected);
     assert_eq!(
         cluster.lock().unwrap().leader.as_deref(),
@@ -118,6 +134,35 @@ async fn a_copy_that_has_not_followed_the_leader_yet_does_not_become_the_leader(
     cluster.lock().unwrap().timelines[1] = json!(7);
     patroni.switch_to(&NodeName::new("hv2")).await.unwrap();
     assert_eq!(cluster.lock().unwrap().leader.as_deref(), Some("hv2"));
+}
+
+/// Both were promoted to the same timeline, and one lost power before the other knew.
+#[tokio::test]
+async fn a_copy_that_holds_what_the_leader_never_wrote_is_in_trouble_and_does_not_become_it() {
+    let cluster = cluster(Some("hv1"), false);
+    let patroni = serve(cluster.clone()).await;
+    let state = async || patroni.member(&NodeName::new("hv2")).await.unwrap().state.unwrap();
+    assert_eq!(state().await, "running", "it has what the leader has");
+
+    cluster.lock().unwrap().positions = [4096, 4097];
+    assert_eq!(state().await, "ahead of the leader");
+    let error = patroni.switch_to(&NodeName::new("hv2")).await.unwrap_err();
+    let expected = "the database's leader was not changed: the copy on `hv2` holds what `hv1` \
+                    never wrote; `patronictl reinit` makes it anew";
+    assert_eq!(error.to_string(), expected);
+    assert_eq!(
+        cluster.lock().unwrap().leader.as_deref(),
+        Some("hv1"),
+        "nobody was asked to switch"
+    );
+
+    // What is in another timeline is in other bytes; Patroni rewinds it.
+    cluster.lock().unwrap().timelines[1] = json!(6);
+    assert_eq!(state().await, "running");
+    cluster.lock().unwrap().timelines[1] = json!(7);
+    cluster.lock().unwrap().positions = [4097, 4096];
+    patroni.switch_to(&NodeName::new("hv2")).await.unwrap();
+    assert_eq!(state().await, "running", "the leader is not behind itself");
 }
 
 #[tokio::test]
