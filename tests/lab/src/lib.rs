@@ -400,19 +400,6 @@ impl Lab {
         });
     }
 
-    /// Waits until the database leads on `node`, to which it comes back within five minutes if that
-    /// is primary.
-    pub fn until_database_leads_on(&self, node: &str) {
-        eventually(&format!("the database leads on {node}"), 400, || {
-            let answer = self.on(
-                node,
-                "curl --silent --max-time 2 http://$(hostname):8008/leader -o /dev/null -w \
-                 '%{http_code}'",
-            );
-            if answer.stdout.trim() == "200" { Ok(()) } else { Err(answer.to_string()) }
-        });
-    }
-
     /// A node other than `node` to ask about it.
     pub fn witness(&self, node: &str) -> &'static str {
         NODES.into_iter().find(|other| *other != node).expect("there are three nodes")

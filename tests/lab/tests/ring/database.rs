@@ -13,6 +13,7 @@ const SAYS: &str = "curl -s 10.99.1.${HOSTNAME#pvchv}:8008/patroni |
 #[test]
 fn a_copy_whose_patroni_has_lost_zookeeper_is_a_fault_and_its_patroni_is_started_again_once() {
     let lab = Lab::whole();
+    lab.until_copies_follow();
     let replica = eventually("two copies follow", 180, || {
         let follows = |node: &&str| lab.on(node, SAYS).stdout.starts_with("replica running");
         let all: Vec<_> = NODES.into_iter().filter(follows).collect();
@@ -56,6 +57,7 @@ fn a_copy_whose_patroni_has_lost_zookeeper_is_a_fault_and_its_patroni_is_started
 #[test]
 fn without_its_database_the_provisioner_alone_is_away_and_it_comes_back_with_all_it_keeps() {
     let lab = with_profile();
+    lab.until_copies_follow();
     let primary = lab.primary();
     let kept = profiles(&lab).ok().to_owned();
     lab.start("web1", "pvchv2");

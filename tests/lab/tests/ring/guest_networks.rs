@@ -226,6 +226,8 @@ fn way_and_rules_are_kept(lab: &Lab, node: &str, since: &str) {
 #[test]
 fn guests_reach_each_other_over_the_tunnels_while_they_and_the_primary_move() {
     let lab = Lab::whole_and_quiet();
+    // Names outside come from it.
+    lab.until_database_leads_on(&lab.primary());
     a_network_is_made(&lab);
     let web1 = guest(&lab, "web1", "pvchv1");
     plugged(&lab, "pvchv3", "10.20.1.20");
