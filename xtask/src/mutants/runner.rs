@@ -156,9 +156,9 @@ fn failed(line: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// End of a program that does this.
-    fn end_of(script: &str) -> End {
-        watch(Command::new("sh").args(["-c", script]), Duration::from_millis(500)).unwrap()
+    /// End of a program that does this, and has so long for it.
+    fn end_of(script: &str, seconds: u64) -> End {
+        watch(Command::new("sh").args(["-c", script]), Duration::from_secs(seconds)).unwrap()
     }
 
     #[test]
@@ -167,14 +167,14 @@ mod tests {
         for (script, end) in [
             ("echo 'test a ... ok'", End::Passed),
             ("echo 'test a ... FAILED'; exit 101", failed("a")),
-            ("echo 'test a ... ok'; echo 'test b::c ... FAILED'; exec sleep 60", failed("b::c")),
+            ("echo 'test a ... ok'; echo 'test b::c ... FAILED'; exec sleep 600", failed("b::c")),
             ("echo 'test a ... ok'; exit 101", End::Failed(None)),
             ("kill -ABRT $$", End::Failed(None)),
-            ("exec sleep 60", End::TimedOut),
             ("exec >&-; exec sleep 0.01", End::Passed),
         ] {
-            assert_eq!(end_of(script), end, "{script}");
+            assert_eq!(end_of(script, 600), end, "{script}");
         }
+        assert_eq!(end_of("exec sleep 600", 1), End::TimedOut);
     }
 
     #[test]
