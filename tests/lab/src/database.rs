@@ -26,14 +26,14 @@ const LEADS: &str =
 
 const REINIT: &str = "patronictl -c /etc/patroni/config.yml reinit pvc $HOSTNAME --force";
 
-/// Time that a copy has to follow by itself.
-const BY_ITSELF: Duration = Duration::from_secs(60);
+/// Time that a copy has to follow by itself: those of a new lab are made in one to two minutes.
+const BY_ITSELF: Duration = Duration::from_secs(150);
 
 impl Lab {
     /// Waits until two copies follow the leader.
     pub fn until_copies_follow(&self) {
         let mut copies = Copies::default();
-        eventually("two copies follow", 300, || copies.look(self));
+        eventually("two copies follow", 400, || copies.look(self));
     }
 
     /// Waits until the database leads on `node`, to which it comes back within five minutes if that

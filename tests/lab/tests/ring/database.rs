@@ -13,6 +13,8 @@ const SAYS: &str = "curl -s 10.99.1.${HOSTNAME#pvchv}:8008/patroni |
 #[test]
 fn a_copy_whose_patroni_has_lost_zookeeper_is_a_fault_and_its_patroni_is_started_again_once() {
     let lab = Lab::whole();
+    // It does not move to another copy later then.
+    lab.until_database_leads_on(&lab.primary());
     lab.until_copies_follow();
     let replica = eventually("two copies follow", 180, || {
         let follows = |node: &&str| lab.on(node, SAYS).stdout.starts_with("replica running");
