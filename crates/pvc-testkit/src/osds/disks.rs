@@ -214,17 +214,28 @@ impl MemoryOsds {
     pub fn remove_volume(&mut self, node: &str, volume: &LogicalVolume) -> Result<(), OsdError> {
         let doing = format!("removing the logical volume `{volume}`");
         self.attempt(node, "lvremove", &doing)?;
-        let disks = self.node(node);
         let no_volume = || OsdError::NoVolume { volume: volume.clone() };
-        let content = disks.volume(volume).ok_or_else(no_volume)?.content.clone();
-        if let Content::Block { id, .. } | Content::Db { id } = content
-            && disks.runs(id)
-        {
+        let content = self.node(node).volume(volume).ok_or_else(no_volume)?.content.clone();
+        if self.is_open(node, &content) {
             return Err(failed("lvremove", &doing, &format!("Logical volume {volume} in use.")));
         }
+        let disks = self.node(node);
         let group = disks.groups.get_mut(&volume.group).ok_or_else(no_volume)?;
         group.volumes.remove(&volume.name);
         Ok(())
+    }
+
+    /// Whether a daemon has what lies on a volume open. That of a number has the block of the OSD
+    /// that the cluster knows by it.
+    fn is_open(&mut self, node: &str, content: &Content) -> bool {
+        let (id, uuid) = match content {
+            Content::Empty => return false,
+            Content::Db { id } => (*id, None),
+            Content::Block { id, uuid, .. } => (*id, Some(*uuid)),
+        };
+        let known = self.map.get(&id).and_then(|mapped| mapped.state.uuid);
+        let is_its = known.zip(uuid).is_none_or(|(known, uuid)| known == uuid);
+        is_its && self.node(node).runs(id)
     }
 
     pub fn daemon_state(&mut self, node: &str, id: OsdId) -> UnitState {
@@ -232,8 +243,9 @@ impl MemoryOsds {
     }
 
     pub fn start_daemon(&mut self, node: &str, id: OsdId) {
-        let lies = self.osds_of(node).into_iter().find(|osd| osd.id == id);
-        match lies {
+        let known = self.map.get(&id).and_then(|mapped| mapped.state.uuid);
+        let lie = self.osds_of(node).into_iter().filter(|osd| osd.id == id);
+        match lie.max_by_key(|osd| known == Some(osd.uuid)) {
             Some(osd) => self.boot(node, id, osd.uuid),
             None => self.set_daemon(node, id, UnitState::Failed),
         }
@@ -245,7 +257,8 @@ impl MemoryOsds {
         }
     }
 
-    /// The disk called so, unless it is in use.
+    /// The disk called so, unless it is in use. Whether an OSD runs is asked by its number alone,
+    /// as `ceph-volume` does.
     fn free_disk(
         &mut self,
         node: &str,

@@ -157,6 +157,44 @@ async fn a_removal_that_is_forced_waits_for_nothing_and_passes_over_a_disk_that_
     assert!(log.contains("passed over: ") && log.contains("Input/output error"), "{log}");
 }
 
+/// Removes OSD 0 as another node does whose own is away: what lies on the disk stays there.
+async fn remove_but_for_its_disk(world: &World) {
+    world.osds().stop_daemon(NODE, OsdId(0));
+    world.osds().purge(OsdId(0), true).expect("it is known");
+    world.write(Change::RemoveOsd("0".to_owned())).await;
+}
+
+fn an_osd_on(disk: &str) -> JobWork {
+    JobWork::AddOsds(AddOsds { device: osds::spec(disk), weight: 1.0, db: None, count: 1 })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_with_an_old_osd_is_taken_although_another_that_runs_has_its_number() {
+    let world = World::new(OsdCase::Remove).await;
+    remove_but_for_its_disk(&world).await;
+    let id = world.submit(1, an_osd_on("/dev/nvme0n1")).await;
+    assert_eq!(world.end(&id).await.0, JobState::Succeeded);
+    assert_eq!(world.are(), (vec!["0".to_owned()], vec![0], vec![0]), "with the old one's number");
+
+    let id = world.submit(2, an_osd_on("/dev/sdb")).await;
+    let (state, why) = world.end(&id).await;
+    assert_eq!(state, JobState::Succeeded, "{why}");
+    assert_eq!(world.are(), (vec!["0".to_owned(), "1".to_owned()], vec![0, 1], vec![0, 1]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn osds_that_are_not_made_because_their_disk_cannot_be_erased_keep_no_job() {
+    let world = World::new(OsdCase::Remove).await;
+    remove_but_for_its_disk(&world).await;
+    world.fail("zap", BUSY);
+    let id = world.submit(1, an_osd_on("/dev/sdb")).await;
+    let (state, why) = world.end(&id).await;
+    assert!(state == JobState::Failed && why.contains(BUSY), "{why}");
+    let log = world.store.view().jobs[&id].progress.log.join("\n");
+    assert!(log.contains("passed over: ") && log.contains(BUSY), "{log}");
+    assert_eq!(world.are(), (vec![], vec![], vec![]));
+}
+
 #[tokio::test(start_paused = true)]
 async fn behind_its_point_of_no_return_a_removal_tries_again_and_stays_in_the_list() {
     let world = World::new(OsdCase::Remove).await;

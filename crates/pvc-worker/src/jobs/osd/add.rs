@@ -8,7 +8,8 @@ use pvc_ops::{Kind as RefusalKind, Refusal};
 use serde::{Deserialize, Serialize};
 
 use super::acts::{are_recorded, forget, give_database, record, remove_database, start, stop};
-use super::disk::{Disk, Known, check_free_disk, find_disk};
+use super::disk::{Disk, Known, check_free_disk, find_disk, zap};
+use super::leave::unless_of_disk;
 use super::{Hands, Osd, OsdJobError, Result, fresh, named, unless_gone};
 use crate::context::Context;
 use crate::kind::{Kind, read};
@@ -184,7 +185,7 @@ async fn make(context: &Context, disk: &Disk, count: u32) -> Result<Vec<Osd>> {
     let left = known.without(&unborn.iter().map(|osd| osd.id).collect::<Vec<_>>());
     check_free_disk(context, &now, &left).await?;
     purge(hands, &unborn).await?;
-    hands.disks.zap(&now.device).await?;
+    zap(hands, &now).await?;
     let class = DeviceClass::of([&disk.name, &now.device]);
     hands.disks.prepare_all(&now.device, class, count).await?;
     let made = Known::look(hands).await?.on(&now);
@@ -203,7 +204,8 @@ async fn purge(hands: Hands<'_>, unborn: &[Osd]) -> Result<()> {
     Ok(())
 }
 
-/// Takes back what was made, or a part of it.
+/// Takes back what was made, or a part of it. A disk that cannot be erased is left as it is: nobody
+/// needs what is on it, and the next who takes it erases it.
 async fn unmake(context: &Context, disk: &Disk) -> Result<()> {
     let hands = Hands::of(context)?;
     let _alone = context.tools.disks.lock().await;
@@ -222,7 +224,7 @@ async fn unmake(context: &Context, disk: &Disk) -> Result<()> {
     let Some(now) = now.filter(|now| !now.groups.is_empty()) else { return Ok(()) };
     let known = Known::look(hands).await?;
     match check_free_disk(context, &now, &known).await {
-        Ok(()) => Ok(hands.disks.zap(&now.device).await?),
+        Ok(()) => unless_of_disk(context, zap(hands, &now).await),
         Err(error) if error.kind() == RefusalKind::Conflict => Ok(()),
         Err(error) => Err(error),
     }

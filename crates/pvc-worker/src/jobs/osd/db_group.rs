@@ -6,7 +6,7 @@ use pvc_model::size::format_size;
 use pvc_ports::OsdError;
 use serde::{Deserialize, Serialize};
 
-use super::disk::{Disk, Known, check_free_disk, find_disk};
+use super::disk::{Disk, Known, check_free_disk, find_disk, zap};
 use super::{Hands, OsdJobError, Result};
 use crate::context::Context;
 use crate::kind::Kind;
@@ -59,7 +59,7 @@ impl Kind for AddDbGroup {
             false => check_free_disk(context, &now, &known).await?,
         }
         if !now.groups.is_empty() {
-            hands.disks.zap(&now.device).await?;
+            zap(hands, &now).await?;
         }
         let partition = hands.disks.partition(&now.device).await?;
         hands.disks.create_volume_group(&group, &partition).await?;
@@ -76,7 +76,7 @@ impl Kind for AddDbGroup {
         };
         let is_whole = now.groups == [LvmName::db_group()] && now.holders.is_empty();
         if is_whole || (is_begun(&now) && !now.partitions.is_empty()) {
-            hands.disks.zap(&now.device).await?;
+            zap(hands, &now).await?;
         }
         Ok(())
     }

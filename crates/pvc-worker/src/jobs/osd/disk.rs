@@ -10,6 +10,7 @@ use pvc_model::osd::{
 use pvc_ports::OsdError;
 use serde::{Deserialize, Serialize};
 
+use super::acts::removed;
 use super::{Hands, Osd, OsdJobError, Result, fresh};
 use crate::context::Context;
 use crate::jobs::text;
@@ -97,6 +98,18 @@ pub(super) async fn check_free_disk(
         }
         None => Ok(()),
     }
+}
+
+/// Erases a disk, on which nothing is needed, with all that lies on it. A block whose number
+/// another OSD of this node has is removed first: `ceph-volume` would unmount the folder of that
+/// one, which has the number in its name, and fails while it runs (Ceph 16.2.15).
+pub(super) async fn zap(hands: Hands<'_>, disk: &BlockDevice) -> Result<()> {
+    let osds = hands.disks.lvm_osds().await?;
+    let (there, elsewhere): (Vec<_>, Vec<_>) = osds.iter().partition(|lvm| lvm.is_on(disk));
+    for lvm in there.iter().filter(|lvm| elsewhere.iter().any(|other| other.id == lvm.id)) {
+        removed(hands.disks.remove_volume(&lvm.block).await)?;
+    }
+    Ok(hands.disks.zap(&disk.device).await?)
 }
 
 /// OSDs as the cluster and this node know them.

@@ -11,7 +11,7 @@ use pvc_ports::{OsdError, UnitState};
 use serde::{Deserialize, Serialize};
 
 use super::acts::{remove_database, removed, stop};
-use super::disk::Known;
+use super::disk::{Known, zap};
 use super::{Hands, Osd, OsdJobError, Result, fresh, unless_gone};
 use crate::context::{Context, Unwritten};
 
@@ -248,9 +248,7 @@ pub(super) async fn bring_back(context: &Context, id: OsdId) -> Result<()> {
 pub(super) async fn erase(context: &Context, osd: Osd, is_best_effort: bool) -> Result<()> {
     for done in [remove_database(context, osd).await, erase_block(context, osd).await] {
         match done {
-            Err(error) if is_best_effort && is_of_disk(&error) => {
-                context.log(format!("passed over: {}", with_causes(&error)));
-            }
+            done if is_best_effort => unless_of_disk(context, done)?,
             Err(error) if is_of_disk(&error) => {
                 let source = Box::new(error);
                 return Err(OsdJobError::NotErased { osd: osd.id, source });
@@ -259,6 +257,17 @@ pub(super) async fn erase(context: &Context, osd: Osd, is_best_effort: bool) -> 
         }
     }
     Ok(())
+}
+
+/// Passes over what a disk refuses; the log of the task says so.
+pub(super) fn unless_of_disk(context: &Context, done: Result<()>) -> Result<()> {
+    match done {
+        Err(error) if is_of_disk(&error) => {
+            context.log(format!("passed over: {}", with_causes(&error)));
+            Ok(())
+        }
+        done => done,
+    }
 }
 
 /// Whether the disk, or what is on it, is to blame: not the store or what has to be asked first.
@@ -282,7 +291,7 @@ async fn erase_block(context: &Context, osd: Osd) -> Result<()> {
         return Err(OsdJobError::NotSafe { osd: osd.id, why });
     }
     match free_disk(hands, &known, &own.devices).await? {
-        Some(disk) => Ok(hands.disks.zap(&disk.device).await?),
+        Some(disk) => zap(hands, &disk).await,
         None => removed(hands.disks.remove_volume(&own.block).await),
     }
 }

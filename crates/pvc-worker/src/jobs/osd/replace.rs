@@ -17,7 +17,7 @@ use pvc_ports::{OsdError, OsdFigures};
 use serde::{Deserialize, Serialize};
 
 use super::acts::{are_recorded, record, remove_database, removed, start};
-use super::disk::{Disk, Known, check_free_disk, find_disk};
+use super::disk::{Disk, Known, check_free_disk, find_disk, zap};
 use super::leave::{Leaving, bring_back, erase};
 use super::{
     Hands, Osd, OsdJobError, Result, fresh, named, own_record, recorded_state, recorded_uuid,
@@ -340,7 +340,7 @@ async fn make_group(context: &Context, group: &Group) -> Result<()> {
     let now = group.disk.now(hands).await?;
     // Those that lay on the disk are destroyed by now.
     check_free_disk(context, &now, &Known::look(hands).await?).await?;
-    hands.disks.zap(&now.device).await?;
+    zap(hands, &now).await?;
     Ok(hands.disks.create_volume_group(&group.name, &now.device).await?)
 }
 
@@ -354,7 +354,7 @@ async fn unmake_group(context: &Context, group: &Group) -> Result<()> {
     };
     let is_its = now.groups == [group.name.clone()] && now.holders.is_empty();
     if is_its && may_take(&now).is_ok() {
-        hands.disks.zap(&now.device).await?;
+        zap(hands, &now).await?;
     }
     Ok(())
 }
