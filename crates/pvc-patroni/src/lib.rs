@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,7 +27,14 @@ const ASK: Duration = Duration::from_secs(4);
 const ASK_LEADER: Duration = Duration::from_secs(1);
 
 /// State of a member that [`is_ahead`], in place of Patroni's `running`.
-const AHEAD: &str = "ahead of the leader";
+const AHEAD: &str = "running, but ahead of the leader; nothing but patronictl reinit helps";
+
+/// Times that a copy is asked whether it has what the leader had written, and the time between two.
+const LOOKS: u32 = 8;
+const BETWEEN: Duration = Duration::from_millis(250);
+
+/// Most bytes of an answer.
+const LONGEST: u64 = 64 << 10;
 
 /// Time that a switch may take: Patroni answers when the new leader leads.
 const SWITCH: Duration = Duration::from_secs(25);
@@ -34,6 +43,8 @@ const SWITCH: Duration = Duration::from_secs(25);
 #[derive(Debug, Clone)]
 pub struct Patroni {
     url: String,
+    /// Whether the member of this node [`is_ahead`], as far as the leader last answered.
+    was_ahead: Arc<AtomicBool>,
 }
 
 impl Patroni {
@@ -42,7 +53,7 @@ impl Patroni {
             IpAddr::V4(address) => address.to_string(),
             IpAddr::V6(address) => format!("[{address}]"),
         };
-        Patroni { url: format!("http://{host}:{port}") }
+        Patroni { url: format!("http://{host}:{port}"), was_ahead: Arc::default() }
     }
 
     /// Asks in a thread of its own: the client blocks.
@@ -70,6 +81,8 @@ fn request(
     limit: Duration,
 ) -> Result<Answer, DatabaseClusterError> {
     let config = Agent::config_builder().timeout_global(Some(limit)).http_status_as_error(false);
+    // Whoever answers is not to send this node elsewhere.
+    let config = config.max_redirects(0).proxy(None);
     let agent: Agent = config.build().into();
     let answered = match body {
         None => agent.get(url).call(),
@@ -77,7 +90,8 @@ fn request(
     };
     let read = answered.and_then(|mut response| {
         let status = response.status().as_u16();
-        Ok(Answer { status, text: response.body_mut().read_to_string()? })
+        let body = response.body_mut().with_config().limit(LONGEST);
+        Ok(Answer { status, text: body.read_to_string()? })
     });
     read.map_err(|error| match error {
         ureq::Error::Timeout(_) => DatabaseClusterError::TimedOut { seconds: limit.as_secs() },
@@ -127,56 +141,91 @@ impl Patroni {
     }
 
     /// Refuses a candidate that is not in the leader's history: one that has not followed the
-    /// leader's own promotion yet, or that is [ahead](is_ahead) of it. Patroni would promote it,
-    /// and what the old leader wrote is lost. Two hand-overs within a second are enough for the
-    /// first, a leader that loses power while it is promoted for the second (Patroni 3.0.2,
-    /// PostgreSQL 15).
+    /// leader's own promotion yet, that does not replay what the leader has written, or that is
+    /// [ahead](is_ahead) of it. Patroni would promote it, and what the old leader wrote is lost.
+    /// Two hand-overs within a second are enough for the first, a leader that loses power while it
+    /// is promoted for the others (Patroni 3.0.2, PostgreSQL 15).
     async fn must_follow(
         &self,
         cluster: &Value,
         leader: &str,
         candidate: &str,
     ) -> Result<(), DatabaseClusterError> {
-        let copy = self.report_of(cluster, candidate, ASK).await?;
-        let leads = self.report_of(cluster, leader, ASK).await?;
-        let why = match (copy["timeline"].as_i64(), leads["timeline"].as_i64()) {
+        let before = self.report_of(cluster, leader, ASK).await?;
+        let copy = self.report_when_replayed(cluster, candidate, &before).await?;
+        let now = self.report_of(cluster, leader, ASK).await?;
+        let why = match (copy["timeline"].as_i64(), now["timeline"].as_i64()) {
             (Some(had), Some(wanted)) if had != wanted => format!(
                 "the copy on `{candidate}` is in timeline {had} and does not follow `{leader}` \
                  into timeline {wanted} yet"
             ),
-            _ if is_ahead(&copy, &leads) => format!(
+            _ if is_ahead(&copy, &now) => format!(
                 "the copy on `{candidate}` holds what `{leader}` never wrote; `patronictl reinit` \
-                 makes it anew"
+                 throws it away and makes it anew"
             ),
+            _ if lacks(&copy, &before) => {
+                format!("the copy on `{candidate}` has not replayed what `{leader}` has written")
+            }
             _ => return Ok(()),
         };
         Err(DatabaseClusterError::Refused { why })
     }
 
-    /// Whether the copy of `member`, which has reported `own`, is ahead of the leader. A leader
-    /// that does not answer in [`ASK_LEADER`] says nothing about it.
-    async fn has_parted(&self, cluster: &Value, member: &str, own: &Value) -> bool {
-        let Some(leader) = leader_of(cluster).filter(|leader| *leader != member) else {
-            return false;
+    /// Report of the member once it has replayed what the leader had written, or after
+    /// [`LOOKS`] looks.
+    async fn report_when_replayed(
+        &self,
+        cluster: &Value,
+        member: &str,
+        leads: &Value,
+    ) -> Result<Value, DatabaseClusterError> {
+        let mut copy = self.report_of(cluster, member, ASK).await?;
+        for _ in 1..LOOKS {
+            if !lacks(&copy, leads) {
+                break;
+            }
+            tokio::time::sleep(BETWEEN).await;
+            copy = self.report_of(cluster, member, ASK).await?;
+        }
+        Ok(copy)
+    }
+
+    /// Whether the copy of `member`, which has reported `own`, is ahead of the leader. While the
+    /// leader does not answer within [`ASK_LEADER`], what was known before is still so.
+    async fn is_member_ahead(&self, cluster: &Value, member: &str, own: &Value) -> bool {
+        let is_ahead = match leader_of(cluster).filter(|leader| *leader != member) {
+            None => false,
+            Some(leader) => match self.report_of(cluster, leader, ASK_LEADER).await {
+                Ok(leads) => is_ahead(own, &leads),
+                Err(_) => self.was_ahead.load(Ordering::Relaxed),
+            },
         };
-        let asked = self.report_of(cluster, leader, ASK_LEADER).await;
-        asked.is_ok_and(|leads| is_ahead(own, &leads))
+        self.was_ahead.store(is_ahead, Ordering::Relaxed);
+        is_ahead
     }
 }
 
-/// Whether the database that reported `copy` holds more than the leader, which reported `leads`
-/// later, has written in the same timeline: two members were promoted to it, one of which lost
-/// power before the other knew. The number of the timeline is the same, `pg_rewind` finds nothing
-/// to do, and the copy waits until the leader has come as far, and stops at the first record that
-/// does not fit.
+/// Whether the database that reported `copy` has replayed more than the leader, which reported
+/// `leads` later, has written in the same timeline: two members were promoted to it, one of which
+/// lost power before the other knew. The number of the timeline is the same, `pg_rewind` finds
+/// nothing to do, and the copy waits until the leader has come as far, and stops at the first
+/// record that does not fit.
 fn is_ahead(copy: &Value, leads: &Value) -> bool {
-    if copy["timeline"].as_i64() != leads["timeline"].as_i64() {
-        return false;
-    }
-    // A leader has `location` alone, any other the two others.
-    let position = |report: &Value, name: &str| report["xlog"][name].as_u64();
-    let had = position(copy, "received_location").max(position(copy, "replayed_location"));
-    had.zip(position(leads, "location")).is_some_and(|(had, written)| had > written)
+    positions(copy, leads).is_some_and(|(replayed, written)| replayed > written)
+}
+
+/// Whether the database that reported `copy` has not replayed what the leader, which reported
+/// `leads` before, had written in the same timeline.
+fn lacks(copy: &Value, leads: &Value) -> bool {
+    positions(copy, leads).is_some_and(|(replayed, written)| replayed < written)
+}
+
+/// Bytes of the same timeline that the copy has replayed and that the leader has written; `None` if
+/// a report does not tell, or if `leads` is of one that does not lead.
+fn positions(copy: &Value, leads: &Value) -> Option<(u64, u64)> {
+    let is_same = copy["timeline"].as_i64()? == leads["timeline"].as_i64()?;
+    let replayed = copy["xlog"]["replayed_location"].as_u64()?;
+    is_same.then_some((replayed, leads["xlog"]["location"].as_u64()?))
 }
 
 /// Reads an answer.
@@ -199,7 +248,7 @@ impl DatabaseCluster for Patroni {
         let own = read_answer(self.ask(format!("{}/patroni", self.url), None, ASK).await?)?;
         // One that has lost ZooKeeper may still answer for itself, and for nobody else.
         let state = match self.cluster().await {
-            Ok(cluster) if self.has_parted(&cluster, node.as_str(), &own).await => {
+            Ok(cluster) if self.is_member_ahead(&cluster, node.as_str(), &own).await => {
                 Some(AHEAD.to_owned())
             }
             Ok(cluster) => state_of(&cluster, node.as_str()),

@@ -26,6 +26,10 @@ struct Members {
     timelines: [Value; 2],
     /// Their positions in it, in bytes.
     positions: [u64; 2],
+    /// Whether `hv2` has what `hv1` has when it is asked the next time but one.
+    catches_up: bool,
+    /// Whether the Patroni of `hv1` does not answer for itself.
+    is_silent: bool,
 }
 
 type Cluster = Arc<Mutex<Members>>;
@@ -73,8 +77,19 @@ async fn a_member_is_reported_as_its_own_patroni_and_the_cluster_see_it() {
     }
 }
 
-async fn member(State(cluster): State<Cluster>, Path(name): Path<String>) -> Json<Value> {
-    Json(report(&cluster.lock().unwrap(), &name))
+async fn member(
+    State(cluster): State<Cluster>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, StatusCode> {
+    let mut cluster = cluster.lock().unwrap();
+    if name == "hv1" && cluster.is_silent {
+        return Err(StatusCode::SERVICE_UNAVAILABLE);
+    }
+    let report = report(&cluster, &name);
+    if name == "hv2" && cluster.catches_up {
+        cluster.positions[1] = cluster.positions[0];
+    }
+    Ok(Json(report))
 }
 
 /// Report of a member's Patroni, as that of Patroni 3.0.2 with PostgreSQL 15 names things.
@@ -113,7 +128,14 @@ async fn switchover(
 fn cluster(leader: Option<&str>, lags: bool) -> Cluster {
     let timelines = [json!(7), json!(7)];
     let leader = leader.map(str::to_owned);
-    Arc::new(Mutex::new(Members { leader, lags, timelines, positions: [4096, 4096] }))
+    Arc::new(Mutex::new(Members {
+        leader,
+        lags,
+        timelines,
+        positions: [4096, 4096],
+        catches_up: false,
+        is_silent: false,
+    }))
 }
 
 #[tokio::test]
@@ -136,33 +158,58 @@ async fn a_copy_that_has_not_followed_the_leader_yet_does_not_become_the_leader(
     assert_eq!(cluster.lock().unwrap().leader.as_deref(), Some("hv2"));
 }
 
+const AHEAD: &str = "running, but ahead of the leader; nothing but patronictl reinit helps";
+
+/// Has `hv2` asked to lead in the place of `hv1`; why it does not.
+async fn refusal(cluster: &Cluster, patroni: &Patroni) -> String {
+    let error = patroni.switch_to(&NodeName::new("hv2")).await.unwrap_err().to_string();
+    let leader = cluster.lock().unwrap().leader.clone();
+    assert_eq!(leader.as_deref(), Some("hv1"), "nobody was asked to switch");
+    error
+}
+
+async fn state_of_hv2(patroni: &Patroni) -> String {
+    patroni.member(&NodeName::new("hv2")).await.unwrap().state.unwrap()
+}
+
 /// Both were promoted to the same timeline, and one lost power before the other knew.
 #[tokio::test]
 async fn a_copy_that_holds_what_the_leader_never_wrote_is_in_trouble_and_does_not_become_it() {
     let cluster = cluster(Some("hv1"), false);
     let patroni = serve(cluster.clone()).await;
-    let state = async || patroni.member(&NodeName::new("hv2")).await.unwrap().state.unwrap();
-    assert_eq!(state().await, "running", "it has what the leader has");
+    assert_eq!(state_of_hv2(&patroni).await, "running", "it has what the leader has");
 
     cluster.lock().unwrap().positions = [4096, 4097];
-    assert_eq!(state().await, "ahead of the leader");
-    let error = patroni.switch_to(&NodeName::new("hv2")).await.unwrap_err();
+    assert_eq!(state_of_hv2(&patroni).await, AHEAD);
     let expected = "the database's leader was not changed: the copy on `hv2` holds what `hv1` \
-                    never wrote; `patronictl reinit` makes it anew";
-    assert_eq!(error.to_string(), expected);
-    assert_eq!(
-        cluster.lock().unwrap().leader.as_deref(),
-        Some("hv1"),
-        "nobody was asked to switch"
-    );
+                    never wrote; `patronictl reinit` throws it away and makes it anew";
+    assert_eq!(refusal(&cluster, &patroni).await, expected);
 
+    // A leader that says nothing changes nothing.
+    cluster.lock().unwrap().is_silent = true;
+    assert_eq!(state_of_hv2(&patroni).await, AHEAD);
+    cluster.lock().unwrap().is_silent = false;
     // What is in another timeline is in other bytes; Patroni rewinds it.
     cluster.lock().unwrap().timelines[1] = json!(6);
-    assert_eq!(state().await, "running");
-    cluster.lock().unwrap().timelines[1] = json!(7);
-    cluster.lock().unwrap().positions = [4097, 4096];
+    assert_eq!(state_of_hv2(&patroni).await, "running");
+    cluster.lock().unwrap().is_silent = true;
+    assert_eq!(state_of_hv2(&patroni).await, "running");
+}
+
+/// As the one that was ahead stops, when the leader has come as far and its records do not fit.
+#[tokio::test]
+async fn a_copy_that_replays_no_more_does_not_become_the_leader() {
+    let cluster = cluster(Some("hv1"), false);
+    let patroni = serve(cluster.clone()).await;
+    cluster.lock().unwrap().positions = [8192, 4096];
+    let expected = "the database's leader was not changed: the copy on `hv2` has not replayed \
+                    what `hv1` has written";
+    assert_eq!(refusal(&cluster, &patroni).await, expected);
+
+    cluster.lock().unwrap().catches_up = true;
     patroni.switch_to(&NodeName::new("hv2")).await.unwrap();
-    assert_eq!(state().await, "running", "the leader is not behind itself");
+    assert_eq!(cluster.lock().unwrap().leader.as_deref(), Some("hv2"));
+    assert_eq!(state_of_hv2(&patroni).await, "running", "the leader is not ahead of itself");
 }
 
 #[tokio::test]
