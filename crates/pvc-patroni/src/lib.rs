@@ -29,10 +29,6 @@ const ASK_LEADER: Duration = Duration::from_secs(1);
 /// State of a member that [`is_ahead`], in place of Patroni's `running`.
 const AHEAD: &str = "running, but ahead of the leader; nothing but patronictl reinit helps";
 
-/// Times that a copy is asked whether it has what the leader had written, and the time between two.
-const LOOKS: u32 = 8;
-const BETWEEN: Duration = Duration::from_millis(250);
-
 /// Most bytes of an answer.
 const LONGEST: u64 = 64 << 10;
 
@@ -152,7 +148,7 @@ impl Patroni {
         candidate: &str,
     ) -> Result<(), DatabaseClusterError> {
         let before = self.report_of(cluster, leader, ASK).await?;
-        let copy = self.report_when_replayed(cluster, candidate, &before).await?;
+        let copy = self.report_of(cluster, candidate, ASK).await?;
         let now = self.report_of(cluster, leader, ASK).await?;
         let why = match (copy["timeline"].as_i64(), now["timeline"].as_i64()) {
             (Some(had), Some(wanted)) if had != wanted => format!(
@@ -164,30 +160,13 @@ impl Patroni {
                  throws it away and makes it anew"
             ),
             _ if lacks(&copy, &before) => {
-                format!("the copy on `{candidate}` has not replayed what `{leader}` has written")
+                format!(
+                    "the copy on `{candidate}` has not replayed what `{leader}` has written yet"
+                )
             }
             _ => return Ok(()),
         };
         Err(DatabaseClusterError::Refused { why })
-    }
-
-    /// Report of the member once it has replayed what the leader had written, or after
-    /// [`LOOKS`] looks.
-    async fn report_when_replayed(
-        &self,
-        cluster: &Value,
-        member: &str,
-        leads: &Value,
-    ) -> Result<Value, DatabaseClusterError> {
-        let mut copy = self.report_of(cluster, member, ASK).await?;
-        for _ in 1..LOOKS {
-            if !lacks(&copy, leads) {
-                break;
-            }
-            tokio::time::sleep(BETWEEN).await;
-            copy = self.report_of(cluster, member, ASK).await?;
-        }
-        Ok(copy)
     }
 
     /// Whether the copy of `member`, which has reported `own`, is ahead of the leader. While the
