@@ -189,7 +189,7 @@ async fn a_copy_that_holds_what_the_leader_never_wrote_is_in_trouble_and_does_no
     assert_eq!(state_of_hv2(&patroni).await, "running");
 }
 
-/// As the one that was ahead stops, when the leader has come as far and its records do not fit.
+/// Such a copy stops when the leader has come as far, and its records do not fit.
 #[tokio::test]
 async fn a_copy_that_replays_no_more_does_not_become_the_leader() {
     let cluster = cluster(Some("hv1"), false);
