@@ -13,8 +13,9 @@ use std::time::Duration;
 pub struct Member {
     /// Whether its copy takes writes.
     pub leads: bool,
-    /// State, in the manager's word; `None` if the cluster of the database does not know the
-    /// member, or the manager not the cluster.
+    /// State, in the manager's word, or that its copy is ahead of the leader, for which the manager
+    /// has none; `None` if the cluster of the database does not know the member, or the manager not
+    /// the cluster.
     pub state: Option<String>,
     /// Time at which the manager last had contact with ZooKeeper, since the epoch by this machine's
     /// clock, if it says so.

@@ -131,7 +131,8 @@ pub trait OsdHost: Send + Sync {
     async fn volume_group(&self, group: &LvmName) -> Result<Option<VolumeGroup>, OsdError>;
 
     /// Erases the device with all that lies on it: volume groups, logical volumes, partitions,
-    /// contents. One that is empty stays so.
+    /// contents. One that is empty stays so. It fails while an OSD runs on this node that has the
+    /// number of one on the device, wherever that OSD lies.
     async fn zap(&self, device: &Device) -> Result<(), OsdError>;
 
     /// Replaces the partition table by one with a single partition for LVM, which takes all of the
